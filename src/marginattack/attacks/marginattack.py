@@ -1,0 +1,160 @@
+r"""MarginAttack (Zhang, Chang, Yu, Qian 2019): hop to the boundary, slide along it towards the input, repeat.
+
+.. math::
+    z &= \arg\min_{z \in box} \|z - x\| \quad \text{s.t.} \quad \nabla c(x)^\top (z - x) = -\alpha c(x)
+    && \text{restoration, Eqs. 3, 10} \\
+    x^+ &= z - \beta a \nabla d(z - x_0) - \beta b \, s(z) && \text{projection, Eq. 7}
+
+The two designs of (a, b) are the values ``Slide`` and ``Shrink``; docs/method.md lists every deviation.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol, final
+
+import torch
+
+from marginattack.attacks.attack import Attack
+from marginattack.problem import Problem
+from marginattack.schedules import Constant, Power, Schedule
+from marginattack.shapes import Points, Scalars
+
+
+class Restoration(Protocol):
+    """(problem, x, c, ∇c, α) ↦ z with ∇cᵀ(z − x) = −α c"""
+
+    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: float) -> Points: ...
+
+
+@dataclass(frozen=True)
+class InBox:
+    """The shortest hop that stays in the box, exact (Eq. 10)."""
+
+    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: float) -> Points:
+        return problem.norm.onto_plane(x, g, alpha * c, problem.lo, problem.hi)
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """The shortest hop without the box (Eq. 5), clipped to it afterwards, as other attacks do."""
+
+    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: float) -> Points:
+        space = torch.full_like(problem.lo, torch.inf)
+        return problem.clamp(problem.norm.onto_plane(x, g, alpha * c, -space, space))
+
+
+@dataclass(frozen=True)
+class ActiveSet:
+    """The paper's loop over Eq. 10 cut after some passes: coordinates that met a wall stay there, the others go on.
+
+    The first author's implementation makes five passes. Enough of them end at ``InBox``'s point.
+    """
+
+    passes: int = 5
+
+    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: float) -> Points:
+        s, z = problem.norm.steepest(g), x
+        free = torch.ones_like(x, dtype=torch.bool)
+        for _ in range(self.passes):
+            fixed = torch.where(free, 0, g * (z - x)).sum(1, keepdim=True)
+            slope = torch.where(free, g * s, 0).sum(1, keepdim=True)
+            hop = torch.where(slope > 0, (alpha * c + fixed) / slope, 0) * s
+            z = torch.where(free, problem.clamp(x - hop), z)
+            free = free & (x - hop >= problem.lo) & (x - hop <= problem.hi)
+        return z
+
+
+class Projection(Protocol):
+    """(problem, z, ∇c(z), β) ↦ x⁺, nearer to x₀"""
+
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: float) -> Points: ...
+
+
+@dataclass(frozen=True)
+class Slide:
+    """First design: keep c, as far as its tangent plane tells. x⁺ = z + β (p − z), p the plane's nearest point to x₀.
+
+    For ℓ2 this is Eq. 7 with ∇d = z − x₀, a = 1 and b = −a ∇cᵀ∇d / ∇cᵀs (Eq. 9 with its sign mended); p is sought
+    inside the box.
+    """
+
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: float) -> Points:
+        r = (g * (problem.x0 - z)).sum(1, keepdim=True)
+        p = problem.norm.onto_plane(problem.x0, g, r, problem.lo, problem.hi)
+        return z + beta * (p - z)
+
+
+@dataclass(frozen=True)
+class Shrink:
+    """Second design: shrink the perturbation by β, exactly. x⁺ = onto the ball of radius (1 − β)‖z − x₀‖ (z − βb s).
+
+    ``b`` is in pixels or, with ``relative``, in units of ‖z − x₀‖, which makes the move free of scale.
+    """
+
+    b: float
+    relative: bool = False
+
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: float) -> Points:
+        size = problem.norm.size(z - problem.x0)
+        step = self.b * size if self.relative else self.b
+        pushed = z - beta * step * problem.norm.steepest(g)
+        return problem.norm.onto_ball(pushed, problem.x0, (1 - beta) * size)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MarginAttack(Attack):
+    """Alternate restoration and projection moves, end on restorations (Alg. 1).
+
+    ``moves`` counts both kinds, the last ``closing`` of them restorations; the first ``scans`` restorations try each
+    of the ``candidates`` highest other classes and keep the point nearest to x₀ (or to the iterate).
+    """
+
+    norms: ClassVar = ("l0", "l1", "l2", "linf")
+    cost: ClassVar = "1 forward + 1 backward a move; a scan move 1 backward a candidate"
+    reference: ClassVar = "Zhang, Chang, Yu, Qian 2019"
+
+    moves: int = 200
+    closing: int = 20
+    scans: int = 10
+    candidates: int = 10
+    scan_near: Literal["input", "iterate"] = "input"
+    offset: float = -0.01
+    closing_decay: float = 0.5
+    alpha: Schedule = Constant(1.0)
+    closing_alpha: float = 1.0
+    beta: Schedule = Power(0.5)
+    projection: Projection = Slide()
+    restoration: Restoration = InBox()
+    restarts: int = 1
+    radius: float = 0.0
+
+    def __call__(self, problem: Problem) -> None:
+        pairs = (self.moves - self.closing) // 2
+        for _ in range(self.restarts):
+            x = self.start(problem)
+            for k in range(pairs):
+                z = self.scan(problem, x, self.alpha(k)) if k < self.scans else self.restore(problem, x, self.alpha(k))
+                _, g = problem.c(z)
+                x = problem.clamp(self.projection(problem, z, g, self.beta(k)))
+            for j in range(self.moves - 2 * pairs):
+                x = self.restore(problem, x, self.closing_alpha, self.offset * self.closing_decay**j)
+            problem.value(x)
+
+    def start(self, problem: Problem) -> Points:
+        """x₀, or uniform within ``radius`` of it in every coordinate (Eq. 12)."""
+        if self.radius == 0:
+            return problem.x0
+        return problem.clamp(problem.x0 + self.radius * (2 * problem.uniform() - 1))
+
+    def restore(self, problem: Problem, x: Points, alpha: float, offset: float | None = None) -> Points:
+        """To the boundary by the shortest hop."""
+        c, g = problem.c(x, offset=self.offset if offset is None else offset)
+        return self.restoration(problem, x, c, g, alpha)
+
+    def scan(self, problem: Problem, x: Points, alpha: float) -> Points:
+        """Towards each candidate class; the restored point that is nearest (Eq. 11)."""
+        home = problem.x0 if self.scan_near == "input" else x
+        looks = problem.rivals(x, most=self.candidates, offset=self.offset)
+        hops = torch.stack([self.restoration(problem, x, c, g, alpha) for c, g in looks])
+        near = torch.stack([problem.norm.size(z - home) for z in hops]).argmin(0)
+        return hops.gather(0, near[None].expand(1, *x.shape))[0]

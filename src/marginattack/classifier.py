@@ -1,0 +1,208 @@
+"""Classifier: an nn.Module with its box, held in eval mode and frozen while it is looked at; and what it refuses."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from marginattack.shapes import Labels, Logits
+
+Bounds = tuple[float, float] | tuple[Tensor, Tensor]
+
+NOISE = 1e-5  # how far outside the box, as a share of its width, an input may lie by rounding
+
+
+class Refused(ValueError):
+    """Input that cannot be measured: one line that says what, why and what to do."""
+
+
+class TwoClass(nn.Module):
+    """A model with a single logit z, as one with the two logits (−z/2, z/2): class 1 is predicted where z > 0."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Logits:
+        z = self.model(images).reshape(-1, 1) / 2
+        return torch.cat([-z, z], dim=1)
+
+
+class Classifier:
+    """Logits of a model for inputs inside a box, at most ``chunk`` inputs at a time.
+
+    The caller's model is used as it is, not copied. Inside ``with classifier.held():`` it is in eval mode and its
+    parameters are frozen; afterwards modes, flags and buffers are what they were, also when something was raised.
+    """
+
+    def __init__(self, model: nn.Module, *, bounds: Bounds | None = None, chunk: int = 512) -> None:
+        if not isinstance(model, nn.Module):
+            raise Refused(f"model is a {type(model).__name__}, not a torch.nn.Module: wrap the function in a Module")
+        if chunk < 1:
+            raise Refused(f"chunk is {chunk}, but must be at least 1")
+        self.model = model
+        self.chunk = chunk
+        self.bounds_stated = bounds is not None
+        self.lo, self.hi = _checked_bounds((0.0, 1.0) if bounds is None else bounds)
+        weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+        self.model_dtype = None if weight is None else weight.dtype
+        self.device = torch.device("cpu") if weight is None else weight.device
+        self.classes = 0  # known once inputs were accepted
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Eval mode and frozen parameters for the duration; everything as before afterwards."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        flags = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        try:
+            self.model.eval()
+            if self.model.training:
+                raise Refused("model stays in train mode after eval(): margins need the inference behaviour, so let "
+                              "its train() and eval() take effect")  # fmt: skip
+            for parameter, _ in flags:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            for parameter, flag in flags:
+                parameter.requires_grad_(flag)
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+
+    def logits(self, images: Tensor) -> Logits:
+        """The model's output for images of any precision, in that precision."""
+        cast = images if self.model_dtype is None else images.to(self.model_dtype)
+        logits: Logits = self.model(cast)
+        return logits.to(images.dtype)
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Labels:
+        """The predicted class of each image; a class of −1 where a logit is not finite."""
+        labels = []
+        for part in images.split(self.chunk):
+            logits = self.logits(part.to(self.device))
+            finite = torch.isfinite(logits).all(1)
+            labels.append(torch.where(finite, logits.argmax(1), -1).cpu())
+        return torch.cat(labels)
+
+    @torch.no_grad()
+    def accept(self, images: Any, labels: Any, targets: Any = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Images, labels and targets as checked tensors, or a refusal. Call it while the model is held."""
+        x = self._accept_images(images)
+        self.classes = self._accept_model(x[:8].to(self.device))
+        y = _accept_labels(labels, len(x), self.classes, "labels")
+        if targets is None:
+            return x, y, None
+        a = _accept_labels(targets, len(x), self.classes, "targets")
+        if bool((a == y).any()):
+            row = int((a == y).nonzero()[0])
+            raise Refused(f"targets[{row}] is {int(a[row])}, the label itself: a target must be another class")
+        return x, y, a
+
+    def _accept_images(self, images: Any) -> Tensor:
+        x = _as_tensor(images, "images")
+        if x.ndim < 2 or 0 in x.shape:
+            raise Refused(f"images have shape {tuple(x.shape)}: give a non-empty batch, one input a row, such as (n, channels, height, width)")
+        if x.is_complex() or x.dtype == torch.bool:
+            raise Refused(f"images are {_name(x.dtype)}: give floating-point pixels")
+        if not x.is_floating_point() and not self.bounds_stated:
+            raise Refused(f"images are {_name(x.dtype)} and their scale is not stated: pass images / 255 or, if the model takes 0 to 255, bounds=(0, 255)")
+        if not x.is_floating_point() or x.dtype.itemsize < 4:
+            x = x.to(torch.float32)
+        if self.model_dtype is not None:
+            x = x.to(torch.float64 if self.model_dtype == torch.float64 else torch.float32)
+        if not bool(torch.isfinite(x).all()):
+            rows = (~torch.isfinite(x)).flatten(1).any(1)
+            raise Refused(f"images hold NaN or infinity in {int(rows.sum())} of {len(x)} inputs, first in images[{int(rows.nonzero()[0])}]: clean the data")
+        lo, hi = self.box(x)
+        width = torch.where(torch.isfinite(hi - lo), hi - lo, 1)
+        if bool((x < lo - NOISE * width).any()) or bool((x > hi + NOISE * width).any()):
+            raise Refused(
+                f"images span {float(x.min()):.4g} to {float(x.max()):.4g}, outside the box {_span(lo, hi)}: pass pixels, with "
+                "normalisation inside the model, or state bounds=(lo, hi)"
+            )
+        return torch.clamp(x, lo, hi)
+
+    def box(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower and upper bounds that broadcast against these images."""
+        try:
+            lo, hi = (b.to(images).expand(images.shape[1:]) if b.ndim else b.to(images) for b in (self.lo, self.hi))
+        except RuntimeError:
+            raise Refused(f"bounds of shape {tuple(self.lo.shape)} do not fit inputs of shape {tuple(images.shape[1:])}") from None
+        return lo, hi
+
+    def _accept_model(self, x: Tensor) -> int:
+        """The number of classes, from the logits of a few inputs."""
+        try:
+            logits = self.model(x if self.model_dtype is None else x.to(self.model_dtype))
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise Refused(f"model fails in eval mode on inputs of shape {tuple(x.shape[1:])}: {reason[:200]}") from error
+        if not isinstance(logits, Tensor):
+            raise Refused(f"model returns a {type(logits).__name__}, not a tensor of logits: wrap it so that forward returns the logits alone")
+        if not logits.is_floating_point():
+            raise Refused(f"model returns {_name(logits.dtype)}: it must return floating-point logits, not labels")
+        if logits.shape in {(len(x),), (len(x), 1)}:
+            raise Refused("model returns a single logit an input: wrap it as marginattack.TwoClass(model)")
+        if logits.ndim != 2 or len(logits) != len(x):
+            raise Refused(f"model returns shape {tuple(logits.shape)} for {len(x)} inputs: it must be (n, classes)")
+        if not bool(torch.isfinite(logits).all()):
+            raise Refused(f"model returns NaN or infinite logits for {int((~torch.isfinite(logits)).any(1).sum())} of the first {len(x)} inputs: check its weights and its input scale")
+        if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
+            raise Refused("model returns probabilities (they sum to 1), whose gradients vanish: remove its last softmax, or wrap it to return logits")
+        alone = self.model(x[:1] if self.model_dtype is None else x[:1].to(self.model_dtype))
+        if len(x) > 1 and not torch.allclose(alone, logits[:1], rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
+            raise Refused("model gives an input other logits alone than in a batch: it is random, or normalises over the batch (train-mode BatchNorm); a margin needs a fixed function")
+        return int(logits.shape[1])
+
+
+def _accept_labels(labels: Any, n: int, classes: int, what: str) -> Tensor:
+    y = _as_tensor(labels, what)
+    if y.ndim != 1:
+        raise Refused(f"{what} have shape {tuple(y.shape)}: give one class index an input, shape ({n},)")
+    if len(y) != n:
+        raise Refused(f"{what} are {len(y)} for {n} images: they must pair up")
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise Refused(f"{what} are {_name(y.dtype)}: give integer class indices")
+    y = y.to(torch.int64)
+    if bool((y < 0).any()) or bool((y >= classes).any()):
+        wrong = y[(y < 0) | (y >= classes)]
+        raise Refused(f"{what} hold {int(wrong[0])}, but the model has classes 0 to {classes - 1}")
+    return y
+
+
+def _as_tensor(values: Any, what: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        array = np.asarray(values)
+        if array.dtype in (np.uint16, np.uint32, np.uint64):
+            array = array.astype(np.int64)
+        return torch.from_numpy(np.ascontiguousarray(array))
+    except (TypeError, ValueError):
+        raise Refused(f"{what} are a {type(values).__name__} that is no array of numbers: give a tensor or a numpy array") from None
+
+
+def _checked_bounds(bounds: Bounds | Sequence[Any]) -> tuple[Tensor, Tensor]:
+    if len(bounds) != 2:
+        raise Refused(f"bounds are {bounds!r}: give (lo, hi)")
+    lo, hi = (torch.as_tensor(b, dtype=torch.float64) for b in bounds)
+    if lo.shape != hi.shape and lo.ndim and hi.ndim:
+        raise Refused(f"bounds have shapes {tuple(lo.shape)} and {tuple(hi.shape)}: both must fit the input")
+    if not bool((lo < hi).all()):
+        raise Refused(f"bounds are {_span(lo, hi)}: the lower must be below the upper")
+    return lo, hi
+
+
+def _span(lo: Tensor, hi: Tensor) -> str:
+    return f"[{float(lo.min()):g}, {float(hi.max()):g}]"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,124 @@
+"""measure(): batches → attack → independent re-check → Margins."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from marginattack.attacks import Attack
+from marginattack.attacks.marginattack import MarginAttack
+from marginattack.classifier import Bounds, Classifier, Refused
+from marginattack.margins import Margins
+from marginattack.norms import Norm, as_norm
+from marginattack.problem import Problem
+from marginattack.shapes import Labels, Mask
+
+
+def measure(
+    model: nn.Module | Classifier,
+    images: Any,
+    labels: Any,
+    norm: Norm | str = "l2",
+    *,
+    attack: Attack | None = None,
+    bounds: Bounds | None = None,
+    budget: int | None = None,
+    targets: Any = None,
+    seed: int = 0,
+    batch: int = 256,
+    progress: Callable[[int], None] | None = None,
+) -> Margins:
+    """The distance of each input to the decision boundary, and the adversarial input that shows it.
+
+    images: one input a row, in pixels, inside ``bounds`` (0 to 1 unless stated). labels: their classes.
+    norm: "l1", "l2", "linf", "l0" or a Norm. targets: for each input the class to reach; none: any wrong class.
+    attack: any of ``marginattack.ATTACKS`` with its settings; budget: forwards + backwards a sample, never exceeded.
+    seed: random draws belong to (seed, sample), so results do not depend on ``batch``.
+    progress: called with the number of samples done.
+
+    Inputs that are misclassified as they are have distance 0 and cost nothing. Each adversarial input is checked
+    again on the bare model, in another batch; one that fails is reported as not found.
+    """
+    norm, attack = as_norm(norm), attack or MarginAttack()
+    if norm.name not in attack.norms:
+        raise Refused(f"{type(attack).__name__} is made for {', '.join(attack.norms)}, not {norm}: choose another norm or attack")
+    if budget is not None and budget < 1:
+        raise Refused(f"budget is {budget}: it counts forwards + backwards a sample, so give at least 1")
+    if batch < 1:
+        raise Refused(f"batch is {batch}, but must be at least 1")
+    if isinstance(model, Classifier) and bounds is not None:
+        raise Refused("bounds are stated twice: they belong to the Classifier that was given")
+    classifier = model if isinstance(model, Classifier) else Classifier(model, bounds=bounds, chunk=batch)
+    with classifier.held():
+        x, y, a = classifier.accept(images, labels, targets)
+        settings = {
+            "attack": repr(attack), "budget": budget, "seed": seed, "targeted": a is not None,
+            "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],
+            "dtype": str(x.dtype), "torch": str(torch.__version__),
+        }  # fmt: skip
+        parts = []
+        for rows in torch.arange(len(x)).split(batch):
+            part = _measure_batch(classifier, x[rows], y[rows], a if a is None else a[rows], norm, attack, budget, seed, rows)
+            parts.append(Margins(norm=norm.name, settings=settings, **part))
+            if progress is not None:
+                progress(len(rows))
+    return Margins.join(parts)
+
+
+def _measure_batch(
+    classifier: Classifier, x: Tensor, y: Labels, a: Labels | None, norm: Norm, attack: Attack,
+    budget: int | None, seed: int, ids: Tensor,
+) -> dict[str, Tensor]:  # fmt: skip
+    """One batch, as the columns of Margins."""
+    prediction = classifier.predict(x)
+    if bool((prediction < 0).any()):
+        raise Refused(f"model returns NaN or infinite logits for images[{int(ids[prediction < 0][0])}]: check its input scale")
+    done = _reached(prediction, y, a)
+    forwards, backwards = torch.zeros_like(y), torch.zeros_like(y)
+    adversarial, found = x.clone(), done.clone()
+    todo = (~done).nonzero()[:, 0]
+    if len(todo):
+        targets = a if a is None else a[todo]
+        problem = Problem(classifier, x[todo], y[todo], norm, targets=targets, budget=budget, seed=seed, ids=ids[todo])
+        problem.solve(attack)
+        adversarial[todo] = problem.best.unflatten(1, x.shape[1:]).to(x)
+        found[todo] = torch.isfinite(problem.distance[:, 0]).cpu()
+        forwards[todo], backwards[todo] = problem.forwards, problem.backwards
+    holds, adversarial_label = _recheck(classifier, x, adversarial, y, a)
+    distance = norm.size((adversarial.double() - x.double()).flatten(1).cpu())[:, 0]
+    return {
+        "distance": torch.where(found & holds, distance, torch.inf),
+        "adversarial": torch.where((found & holds).view(-1, *[1] * (x.ndim - 1)), adversarial, x).cpu(),
+        "success": found & holds,
+        "label": y,
+        "prediction": prediction,
+        "adversarial_label": torch.where(found & holds, adversarial_label, prediction),
+        "forwards": forwards,
+        "backwards": backwards,
+        "refuted": found & ~holds,
+    }  # fmt: skip
+
+
+@torch.no_grad()
+def _recheck(classifier: Classifier, x: Tensor, adversarial: Tensor, y: Labels, a: Labels | None) -> tuple[Mask, Labels]:
+    """Whether each point is adversarial and inside the box, from the bare model's argmax.
+
+    Each batch holds the originals too, so its size, and with it the order of the sums inside the model, is another
+    than the attack's.
+    """
+    half = max(1, (classifier.chunk + 1) // 2)
+    labels = []
+    for clean, point in zip(x.split(half), adversarial.split(half), strict=True):
+        pair = torch.cat([clean, point]).to(classifier.device)
+        logits = classifier.model(pair if classifier.model_dtype is None else pair.to(classifier.model_dtype))
+        labels.append(logits.argmax(1)[len(clean) :].cpu())
+    label = torch.cat(labels)
+    lo, hi = classifier.box(adversarial)
+    inside = ((adversarial >= lo) & (adversarial <= hi)).flatten(1).all(1).cpu()
+    return inside & _reached(label, y, a), label
+
+
+def _reached(label: Labels, y: Labels, a: Labels | None) -> Mask:
+    """Whether this label is what the attack is after."""
+    return label != y if a is None else label == a

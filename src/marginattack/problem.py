@@ -1,0 +1,233 @@
+r"""Problem: one batch of inputs, the constraint that each must cross, and everything that has been seen of it.
+
+.. math:: \min_x \|x - x_0\| \quad \text{s.t.} \quad c(x) \le 0, \; x \in [lo, hi]^d
+
+Untargeted, :math:`c(x) = l_t - \max_{i \ne t} l_i - \varepsilon`; towards a class a,
+:math:`c(x) = \max_{i \ne a} l_i - l_a - \varepsilon` (paper Eq. 2).
+
+Every look at the model goes through here. A look counts its passes, keeps the nearest adversarial point, leaves out
+the samples that are finished, and never exceeds the budget; so no attack does any of that.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+
+import torch
+from torch import Tensor
+
+from marginattack import losses
+from marginattack.classifier import Classifier
+from marginattack.draws import uniform
+from marginattack.losses import Belief
+from marginattack.norms import Norm
+from marginattack.shapes import Labels, Logits, Mask, Points, Scalars
+
+UNBOUNDED = 2**62  # passes a sample where no budget is given
+ROUNDING = 16  # an adversarial label must lead by this many units of rounding of the largest logit
+
+
+class Finished(Exception):
+    """No sample is left that may be looked at; ``Problem.solve`` ends the attack here."""
+
+
+class Problem:
+    """A batch for an attack: flat points ``x0``, the box from ``lo`` to ``hi``, a ``norm``; and what was found.
+
+    ``best`` and ``distance`` hold the nearest adversarial point ever looked at and how far it is (infinity: none);
+    ``forwards`` and ``backwards`` count passes a sample; ``budget`` bounds their sum. ``ids`` name the samples, so
+    that random draws belong to them and not to their place in the batch.
+    """
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        images: Tensor,
+        labels: Labels,
+        norm: Norm,
+        *,
+        targets: Labels | None = None,
+        budget: int | None = None,
+        seed: int = 0,
+        ids: Sequence[int] | Tensor | None = None,
+    ) -> None:
+        n = len(images)
+        device = classifier.device
+        self.classifier, self.norm, self.seed = classifier, norm, seed
+        self.shape = images.shape[1:]
+        self.x0: Points = images.to(device).flatten(1)
+        self.lo, self.hi = (wall.reshape(1, -1).to(device) for wall in classifier.box(images))
+        self.targeted = targets is not None
+        self._class: Labels = (labels if targets is None else targets).to(device)
+        self._sign = -1 if self.targeted else 1
+        self._ids = torch.arange(n) if ids is None else torch.as_tensor(ids)
+        self._copy = torch.zeros(n, dtype=torch.int64)  # which copy of its sample a row is
+        self._draws = 0
+        self._live = torch.arange(n)
+        self._left = torch.full((n,), UNBOUNDED if budget is None else budget)
+        self.best: Points = self.x0.clone()
+        self.distance: Scalars = torch.full_like(self.x0[:, :1], torch.inf)
+        self.forwards = torch.zeros(n, dtype=torch.int64)
+        self.backwards = torch.zeros(n, dtype=torch.int64)
+
+    def solve(self, attack: Callable[["Problem"], None]) -> None:
+        """Run the attack to its end, or until no sample may be looked at any more."""
+        try:
+            attack(self)
+        except Finished:
+            pass
+
+    def value(self, x: Points, *, offset: float = 0.0, of: Belief = losses.margin) -> Scalars:
+        """c(x), from one forward. Zero for finished samples."""
+        rows = self._pay(1, 0)
+        with torch.no_grad():
+            parts = [
+                (self._sign * of(logits, label), logits)
+                for _, logits, label in self._forward(x[rows], self._class[rows])
+            ]
+        value, logits = (torch.cat(column) for column in zip(*parts, strict=True))
+        self._judge(x, rows, logits)
+        return self._full(value[:, None] - offset, rows)
+
+    def c(self, x: Points, *, offset: float = 0.0, of: Belief = losses.margin) -> tuple[Scalars, Points]:
+        """c(x) and ∇c(x), from one forward and one backward. Zero for finished samples."""
+        (look,) = self.looks(x, [of], offset=offset)
+        return look
+
+    def rivals(self, x: Points, *, most: int, offset: float = 0.0) -> list[tuple[Scalars, Points]]:
+        """c_i(x) and ∇c_i(x) towards each of the highest other classes: one forward, one backward a class.
+
+        A targeted problem has a single constraint, and that is returned.
+        """
+        rivals = min(most, self.classifier.classes - 1)
+        beliefs = [losses.margin] if self.targeted else [losses.rival(rank) for rank in range(rivals)]
+        return self.looks(x, beliefs, offset=offset)
+
+    def looks(self, x: Points, of: Sequence[Belief], *, offset: float = 0.0) -> list[tuple[Scalars, Points]]:
+        """Value and gradient of several beliefs at x, from one forward and a backward each."""
+        rows = self._pay(1, len(of))
+        parts = []
+        for leaf, logits, label in self._forward(x[rows], self._class[rows], graph=True):
+            values = [self._sign * belief(logits, label) for belief in of]
+            gradients = [_gradient(value, leaf, keep=value is not values[-1]) for value in values]
+            parts.append((torch.stack(values).detach(), torch.stack(gradients), logits.detach()))
+        value, gradient = (torch.cat([part[i] for part in parts], dim=1) for i in (0, 1))
+        self._judge(x, rows, torch.cat([part[2] for part in parts]))
+        return [
+            (self._full(v[:, None] - offset, rows), self._full(g.flatten(1), rows))
+            for v, g in zip(value, gradient, strict=True)
+        ]
+
+    def uniform(self) -> Points:
+        """Numbers in [0, 1): new ones at each call, each sample's own."""
+        self._draws += 1
+        draw = self._draws + (self._copy << 32)
+        return uniform(self._ids, self.x0.shape[1], seed=self.seed, draw=draw, like=self.x0)
+
+    def clamp(self, x: Points) -> Points:
+        """x inside the box."""
+        return torch.clamp(x, self.lo, self.hi)
+
+    def drop(self, finished: Mask) -> None:
+        """Leave these samples out of every further look, or until the ``only`` around it ends."""
+        self._live = self._live[~finished.cpu()[self._live]]
+
+    @contextmanager
+    def only(self, wanted: Mask) -> Iterator[None]:
+        """Leave the other samples out for a while. Where none can go on, the block ends early, not the attack."""
+        before = self._live
+        self.drop(~wanted)
+        try:
+            yield
+        except Finished:
+            pass
+        finally:
+            self._live = before
+
+    @contextmanager
+    def take(self, rows: Tensor) -> Iterator["Problem"]:
+        """Some samples as a problem of their own; one named m times is m rows that share what is left of its budget.
+
+        What the part finds and spends is the whole's when the block ends. Copies of a sample draw different numbers.
+        """
+        rows = rows.cpu()
+        part = copy(self)
+        there = rows.to(self.x0.device)
+        part.x0, part.best, part.distance = self.x0[there], self.best[there], self.distance[there]
+        part._class, part._ids = self._class[there], self._ids[rows]
+        part._copy = _occurrence(rows)
+        part._left = self._left[rows] // torch.bincount(rows)[rows]
+        part.forwards, part.backwards = torch.zeros_like(rows), torch.zeros_like(rows)
+        part._live = torch.isin(rows, self._live).nonzero()[:, 0]
+        try:
+            yield part
+        finally:
+            self._draws = part._draws
+            self.forwards.index_add_(0, rows, part.forwards)
+            self.backwards.index_add_(0, rows, part.backwards)
+            self._left.index_add_(0, rows, -(part.forwards + part.backwards))
+            order = part.distance[:, 0].argsort(stable=True).cpu()
+            nearest = order[_occurrence(rows[order]) == 0]
+            nearest = nearest[(part.distance[nearest, 0] < self.distance[rows[nearest], 0]).cpu()]
+            self.best = self.best.index_copy(0, rows[nearest].to(there.device), part.best[nearest])
+            self.distance = self.distance.index_copy(0, rows[nearest].to(there.device), part.distance[nearest])
+
+    def each(self, attack: Callable[["Problem"], None]) -> None:
+        """Run an attack that handles one sample at a time on every sample in turn."""
+        draws = self._draws
+        for row in self._live.tolist():
+            self._draws = draws  # the draws of one sample do not depend on those of another
+            with self.take(torch.tensor([row])) as one:
+                one.solve(attack)
+        self._draws = draws + (1 << 20)
+
+    def _pay(self, forwards: int, backwards: int) -> slice | Tensor:
+        """Charge a look to each sample that can afford it: their rows."""
+        live = self._live[self._left[self._live] >= forwards + backwards]
+        if len(live) == 0:
+            raise Finished
+        self.forwards[live] += forwards
+        self.backwards[live] += backwards
+        self._left[live] -= forwards + backwards
+        return slice(None) if len(live) == len(self.x0) else live.to(self.x0.device)
+
+    def _forward(self, x: Points, label: Labels, *, graph: bool = False) -> Iterator[tuple[Tensor, Logits, Labels]]:
+        """Chunk by chunk: the inputs, their logits, their classes."""
+        for points, part in zip(x.split(self.classifier.chunk), label.split(self.classifier.chunk), strict=True):
+            leaf = points.detach().unflatten(1, self.shape).requires_grad_(graph)
+            with torch.set_grad_enabled(graph):
+                yield leaf, self.classifier.logits(leaf), part
+
+    @torch.no_grad()
+    def _judge(self, x: Points, rows: slice | Tensor, logits: Logits) -> None:
+        """Keep what is adversarial, inside the box and nearer than the best so far."""
+        dtype = self.classifier.model_dtype or x.dtype
+        rounding = ROUNDING * torch.finfo(dtype).eps * logits.abs().amax(1)
+        crossed = self._sign * losses.margin(logits, self._class[rows]) < -rounding
+        inside = ((x >= self.lo) & (x <= self.hi)).all(1)
+        size = self.norm.size(x - self.x0)
+        crossed = self._full(crossed, rows)
+        nearer = (crossed & inside)[:, None] & (size < self.distance)
+        self.best = torch.where(nearer, x, self.best)
+        self.distance = torch.where(nearer, size, self.distance)
+
+    def _full(self, values: Tensor, rows: slice | Tensor) -> Tensor:
+        """Values of the rows looked at, and zeros for the others."""
+        if isinstance(rows, slice):
+            return values
+        return values.new_zeros(len(self.x0), *values.shape[1:]).index_copy(0, rows, values)
+
+
+def _gradient(value: Tensor, leaf: Tensor, *, keep: bool) -> Tensor:
+    """∂ Σ value / ∂ leaf; zero where the model does not depend on its input or has no finite slope."""
+    if not value.requires_grad:
+        return torch.zeros_like(leaf)
+    (gradient,) = torch.autograd.grad(value.sum(), leaf, retain_graph=keep, allow_unused=True)
+    return torch.zeros_like(leaf) if gradient is None else torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _occurrence(rows: Tensor) -> Tensor:
+    """For each entry, how many equal ones stand before it."""
+    order = rows.argsort(stable=True)
+    ordered = rows[order]
+    return torch.empty_like(rows).index_copy(0, order, torch.arange(len(rows)) - torch.searchsorted(ordered, ordered))
