@@ -81,6 +81,10 @@ class Classifier:
         logits: Logits = self.model(cast)
         return logits.to(images.dtype)
 
+    def epsilon(self, points: Tensor) -> float:
+        """The rounding unit of the logits: that of the model's precision, or of the points' where it has none."""
+        return torch.finfo(self.model_dtype or points.dtype).eps
+
     @torch.no_grad()
     def predict(self, images: Tensor) -> Labels:
         """The predicted class of each image; a class of −1 where a logit is not finite."""

@@ -21,10 +21,10 @@ from marginattack.classifier import Classifier
 from marginattack.draws import uniform
 from marginattack.losses import Belief
 from marginattack.norms import Norm
-from marginattack.shapes import Labels, Logits, Mask, Points, Scalars
+from marginattack.shapes import Labels, Mask, Points, Scalars
 
 UNBOUNDED = 2**62  # passes a sample where no budget is given
-ROUNDING = 16  # an adversarial label must lead by this many units of rounding of the largest logit
+ROUNDING = 8  # an adversarial label must lead by this many units of rounding of the largest logit
 
 
 class Finished(Exception):
@@ -79,19 +79,15 @@ class Problem:
 
     def value(self, x: Points, *, offset: float = 0.0, of: Belief = losses.margin) -> Scalars:
         """c(x), from one forward. Zero for finished samples."""
-        rows = self._pay(1, 0)
-        with torch.no_grad():
-            parts = [
-                (self._sign * of(logits, label), logits)
-                for _, logits, label in self._forward(x[rows], self._class[rows])
-            ]
-        value, logits = (torch.cat(column) for column in zip(*parts, strict=True))
-        self._judge(x, rows, logits)
-        return self._full(value[:, None] - offset, rows)
+        ((value, _),) = self._look(x, [of], offset, gradients=False)
+        return value
 
     def c(self, x: Points, *, offset: float = 0.0, of: Belief = losses.margin) -> tuple[Scalars, Points]:
-        """c(x) and ∇c(x), from one forward and one backward. Zero for finished samples."""
-        (look,) = self.looks(x, [of], offset=offset)
+        """c(x) and ∇c(x), from one forward and one backward. Zero for finished samples.
+
+        c is lifted by what rounding can hide, so that it is negative exactly where x counts as adversarial.
+        """
+        (look,) = self._look(x, [of], offset)
         return look
 
     def rivals(self, x: Points, *, most: int, offset: float = 0.0) -> list[tuple[Scalars, Points]]:
@@ -105,18 +101,7 @@ class Problem:
 
     def looks(self, x: Points, of: Sequence[Belief], *, offset: float = 0.0) -> list[tuple[Scalars, Points]]:
         """Value and gradient of several beliefs at x, from one forward and a backward each."""
-        rows = self._pay(1, len(of))
-        parts = []
-        for leaf, logits, label in self._forward(x[rows], self._class[rows], graph=True):
-            values = [self._sign * belief(logits, label) for belief in of]
-            gradients = [_gradient(value, leaf, keep=value is not values[-1]) for value in values]
-            parts.append((torch.stack(values).detach(), torch.stack(gradients), logits.detach()))
-        value, gradient = (torch.cat([part[i] for part in parts], dim=1) for i in (0, 1))
-        self._judge(x, rows, torch.cat([part[2] for part in parts]))
-        return [
-            (self._full(v[:, None] - offset, rows), self._full(g.flatten(1), rows))
-            for v, g in zip(value, gradient, strict=True)
-        ]
+        return self._look(x, of, offset)
 
     def uniform(self) -> Points:
         """Numbers in [0, 1): new ones at each call, each sample's own."""
@@ -191,22 +176,33 @@ class Problem:
         self._left[live] -= forwards + backwards
         return slice(None) if len(live) == len(self.x0) else live.to(self.x0.device)
 
-    def _forward(self, x: Points, label: Labels, *, graph: bool = False) -> Iterator[tuple[Tensor, Logits, Labels]]:
-        """Chunk by chunk: the inputs, their logits, their classes."""
-        for points, part in zip(x.split(self.classifier.chunk), label.split(self.classifier.chunk), strict=True):
-            leaf = points.detach().unflatten(1, self.shape).requires_grad_(graph)
-            with torch.set_grad_enabled(graph):
-                yield leaf, self.classifier.logits(leaf), part
+    def _look(
+        self, x: Points, of: Sequence[Belief], offset: float, *, gradients: bool = True
+    ) -> list[tuple[Scalars, Points]]:
+        """One look at the live samples, chunk by chunk, and what follows from it."""
+        rows = self._pay(1, len(of) if gradients else 0)
+        chunk = self.classifier.chunk
+        values, slopes, crossed = [], [], []
+        for points, label in zip(x[rows].split(chunk), self._class[rows].split(chunk), strict=True):
+            leaf = points.detach().unflatten(1, self.shape).requires_grad_(gradients)
+            with torch.set_grad_enabled(gradients):
+                logits = self.classifier.logits(leaf)
+                beliefs = [self._sign * belief(logits, label) for belief in of]
+            slope = [_gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
+            logits = logits.detach()
+            rounding = ROUNDING * self.classifier.epsilon(x) * logits.abs().amax(1)
+            crossed.append(self._sign * losses.margin(logits, label) + rounding < 0)
+            values.append(torch.stack(beliefs).detach() + rounding - offset)
+            slopes.append(torch.stack(slope).flatten(2))
+        self._judge(x, self._full(torch.cat(crossed), rows))
+        pairs = zip(torch.cat(values, dim=1), torch.cat(slopes, dim=1), strict=True)
+        return [(self._full(value[:, None], rows), self._full(slope, rows)) for value, slope in pairs]
 
-    @torch.no_grad()
-    def _judge(self, x: Points, rows: slice | Tensor, logits: Logits) -> None:
+    def _judge(self, x: Points, crossed: Mask) -> None:
         """Keep what is adversarial, inside the box and nearer than the best so far."""
-        dtype = self.classifier.model_dtype or x.dtype
-        rounding = ROUNDING * torch.finfo(dtype).eps * logits.abs().amax(1)
-        crossed = self._sign * losses.margin(logits, self._class[rows]) < -rounding
+        x = x.detach()
         inside = ((x >= self.lo) & (x <= self.hi)).all(1)
         size = self.norm.size(x - self.x0)
-        crossed = self._full(crossed, rows)
         nearer = (crossed & inside)[:, None] & (size < self.distance)
         self.best = torch.where(nearer, x, self.best)
         self.distance = torch.where(nearer, size, self.distance)

@@ -1,13 +1,10 @@
-"""Step sizes as values: a schedule maps the number of an iteration, from 0, to a step size."""
+"""Step sizes as values: a schedule maps the number k of an iteration, from 0, and how many there are, to a number."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
-
-class Schedule(Protocol):
-    """k ↦ step size"""
-
-    def __call__(self, k: int) -> float: ...
+Schedule: TypeAlias = Callable[[int, int], float]
 
 
 @dataclass(frozen=True)
@@ -16,7 +13,7 @@ class Constant:
 
     value: float
 
-    def __call__(self, k: int) -> float:
+    def __call__(self, k: int, n: int) -> float:
         return self.value
 
 
@@ -27,16 +24,16 @@ class Power:
     exponent: float
     stride: int = 1
 
-    def __call__(self, k: int) -> float:
+    def __call__(self, k: int, n: int) -> float:
         return float((self.stride * k + 1) ** -self.exponent)
 
 
 @dataclass(frozen=True)
-class Geometric:
-    """first · ratio^k"""
+class Fading:
+    """From the first value to the last by equal factors."""
 
     first: float
-    ratio: float
+    last: float
 
-    def __call__(self, k: int) -> float:
-        return float(self.first * self.ratio**k)
+    def __call__(self, k: int, n: int) -> float:
+        return float(self.first * (self.last / self.first) ** (k / max(n - 1, 1)))

@@ -8,21 +8,23 @@ r"""MarginAttack (Zhang, Chang, Yu, Qian 2019): hop to the boundary, slide along
 The two designs of (a, b) are the values ``Slide`` and ``Shrink``; docs/method.md lists every deviation.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, final
+from typing import ClassVar, Literal, TypeAlias, final
 
 import torch
 
 from marginattack.attacks.attack import Attack
 from marginattack.problem import Problem
-from marginattack.schedules import Constant, Power, Schedule
+from marginattack.schedules import Constant, Fading, Power, Schedule
 from marginattack.shapes import Points, Scalars
 
 
-class Restoration(Protocol):
-    """(problem, x, c, ∇c, α) ↦ z with ∇cᵀ(z − x) = −α c"""
+# (problem, x, c, ∇c, α) ↦ z with ∇cᵀ(z − x) = −α c
+Restoration: TypeAlias = Callable[[Problem, Points, Scalars, Points, float], Points]
 
-    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: float) -> Points: ...
+# (problem, z, ∇c(z), β) ↦ x⁺, nearer to x₀
+Projection: TypeAlias = Callable[[Problem, Points, Points, float], Points]
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,6 @@ class ActiveSet:
             z = torch.where(free, problem.clamp(x - hop), z)
             free = free & (x - hop >= problem.lo) & (x - hop <= problem.hi)
         return z
-
-
-class Projection(Protocol):
-    """(problem, z, ∇c(z), β) ↦ x⁺, nearer to x₀"""
-
-    def __call__(self, problem: Problem, z: Points, g: Points, beta: float) -> Points: ...
 
 
 @dataclass(frozen=True)
@@ -118,8 +114,7 @@ class MarginAttack(Attack):
     scans: int = 10
     candidates: int = 10
     scan_near: Literal["input", "iterate"] = "input"
-    offset: float = -0.01
-    closing_decay: float = 0.5
+    offset: Schedule = Fading(-0.01, -1e-5)
     alpha: Schedule = Constant(1.0)
     closing_alpha: float = 1.0
     beta: Schedule = Power(0.5)
@@ -133,11 +128,12 @@ class MarginAttack(Attack):
         for _ in range(self.restarts):
             x = self.start(problem)
             for k in range(pairs):
-                z = self.scan(problem, x, self.alpha(k)) if k < self.scans else self.restore(problem, x, self.alpha(k))
+                move = self.scan if k < self.scans else self.restore
+                z = move(problem, x, self.alpha(k, pairs), self.offset(k, pairs))
                 _, g = problem.c(z)
-                x = problem.clamp(self.projection(problem, z, g, self.beta(k)))
-            for j in range(self.moves - 2 * pairs):
-                x = self.restore(problem, x, self.closing_alpha, self.offset * self.closing_decay**j)
+                x = problem.clamp(self.projection(problem, z, g, self.beta(k, pairs)))
+            for _ in range(self.moves - 2 * pairs):
+                x = self.restore(problem, x, self.closing_alpha, self.offset(pairs, pairs + 1))
             problem.value(x)
 
     def start(self, problem: Problem) -> Points:
@@ -146,15 +142,15 @@ class MarginAttack(Attack):
             return problem.x0
         return problem.clamp(problem.x0 + self.radius * (2 * problem.uniform() - 1))
 
-    def restore(self, problem: Problem, x: Points, alpha: float, offset: float | None = None) -> Points:
+    def restore(self, problem: Problem, x: Points, alpha: float, offset: float) -> Points:
         """To the boundary by the shortest hop."""
-        c, g = problem.c(x, offset=self.offset if offset is None else offset)
+        c, g = problem.c(x, offset=offset)
         return self.restoration(problem, x, c, g, alpha)
 
-    def scan(self, problem: Problem, x: Points, alpha: float) -> Points:
+    def scan(self, problem: Problem, x: Points, alpha: float, offset: float) -> Points:
         """Towards each candidate class; the restored point that is nearest (Eq. 11)."""
         home = problem.x0 if self.scan_near == "input" else x
-        looks = problem.rivals(x, most=self.candidates, offset=self.offset)
+        looks = problem.rivals(x, most=self.candidates, offset=offset)
         hops = torch.stack([self.restoration(problem, x, c, g, alpha) for c, g in looks])
         near = torch.stack([problem.norm.size(z - home) for z in hops]).argmin(0)
         return hops.gather(0, near[None].expand(1, *x.shape))[0]

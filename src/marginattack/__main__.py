@@ -1,0 +1,5 @@
+"""python -m marginattack"""
+
+from marginattack.cli import app
+
+app()

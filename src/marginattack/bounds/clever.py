@@ -1,0 +1,146 @@
+r"""CLEVER (Weng et al. 2018): an estimate of the margin from the largest slope seen around the input.
+
+.. math:: \min_{j \ne c} \; \min\Big(\frac{l_c(x_0) - l_j(x_0)}{L_j}, R\Big), \qquad
+    L_j = \max_{\|x - x_0\|_p \le R} \|\nabla l_c(x) - \nabla l_j(x)\|_q
+
+L is not computed but extrapolated: the largest gradient norms of several batches of random points follow a reverse
+Weibull distribution, and its end point (the location, by maximum likelihood) is taken for L.
+
+**An estimate, not a bound.** A margin may be smaller or larger than it. Points drawn at random miss the steep places
+that an attack finds, and a model whose gradients are masked (saturated, quantised, stepwise) looks flat to them and
+gets a score that is far too high (Goodfellow 2018, "Gradient masking causes CLEVER to overestimate adversarial
+perturbation size"); local Lipschitz constants are loose even where they are known (Huster, Chiang, Chadha 2018).
+Report it beside measured margins, never in their place: where it exceeds one, it is wrong.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from marginattack.classifier import Bounds, Classifier, Refused
+from marginattack.draws import uniform
+from marginattack.norms import Norm, as_norm
+from marginattack.shapes import Points
+
+SMALLEST = 2.0**-25  # half a unit of the uniform draws, which keeps their logarithms finite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clever:
+    """The estimates, one row a sample: 0 where the input is misclassified, at most ``radius``. No lower bounds."""
+
+    norm: str
+    radius: float
+    estimate: Tensor  # (n,) float64: the least over classes, or that of the target
+    per_class: Tensor  # (n, classes) float64; infinite for the predicted class and those not asked for
+    slope: Tensor  # (n, classes) float64: L, NaN likewise
+    fit: Tensor  # (n, classes) float64: p-value of the Kolmogorov-Smirnov test of the fit; below 0.05 the fit is bad
+    settings: dict[str, Any]
+
+
+def clever(
+    model: nn.Module | Classifier,
+    images: Any,
+    labels: Any,
+    norm: Norm | str = "l2",
+    *,
+    radius: float,
+    batches: int = 50,
+    samples: int = 64,
+    targets: Any = None,
+    bounds: Bounds | None = None,
+    seed: int = 0,
+) -> Clever:
+    """CLEVER's estimate of each input's margin, towards any class or, with ``targets``, towards one.
+
+    ``radius``: R, within which slopes are looked for; no estimate exceeds it (the paper: 5 for ℓ2, 0.3 for ℓ∞ on
+    MNIST). Each input costs batches × samples forwards and as many backwards a class (the paper: 500 × 1,024).
+    Points are uniform in the ball; where they leave the box they are clipped to it, as ART 1.20 does.
+    """
+    norm = as_norm(norm)
+    if norm.name not in BALLS:
+        raise Refused(f"CLEVER needs a norm with a dual: choose one of {', '.join(BALLS)}, not {norm}")
+    if not 0 < radius < float("inf") or batches < 2 or samples < 1:
+        raise Refused(f"radius {radius}, batches {batches}, samples {samples}: give a radius above 0, 2 batches, 1 sample")
+    classifier = model if isinstance(model, Classifier) else Classifier(model, bounds=bounds)
+    with classifier.held():
+        x, y, a = classifier.accept(images, labels, targets)
+        prediction = classifier.predict(x)
+        slope, lead = (torch.full((len(x), classifier.classes), torch.nan, dtype=torch.float64) for _ in range(2))
+        fit = slope.clone()
+        for row, c in enumerate(prediction.tolist()):
+            goals = [j for j in (range(classifier.classes) if a is None else [int(a[row])]) if j != c]
+            if not goals or (a is None and c != int(y[row])):
+                continue  # on the wrong side already
+            with torch.no_grad():
+                logits = classifier.logits(x[row, None].to(classifier.device))[0].double().cpu()
+            lead[row, goals] = logits[c] - logits[goals]
+            slopes = _slopes(classifier, x[row], row, c, goals, norm, radius, batches * samples, seed)
+            for j, peaks in zip(goals, slopes.unflatten(1, (batches, samples)).amax(2), strict=True):
+                slope[row, j], fit[row, j] = end_point(peaks)
+    per_class = torch.where(lead.isnan(), torch.inf, (lead / slope).nan_to_num(nan=radius).clamp(max=radius))
+    reached = prediction != y if a is None else prediction == a
+    settings = {"batches": batches, "samples": samples, "seed": seed, "targeted": a is not None}
+    return Clever(
+        norm=norm.name, radius=radius, estimate=torch.where(reached, 0.0, per_class.amin(1)), per_class=per_class,
+        slope=slope, fit=fit, settings=settings,
+    )  # fmt: skip
+
+
+def _slopes(
+    classifier: Classifier, image: Tensor, row: int, c: int, goals: list[int], norm: Norm, radius: float, count: int, seed: int
+) -> Tensor:  # fmt: skip
+    """‖∇(l_c − l_j)‖_q for each goal j (rows) at that many random points of the ball (columns)."""
+    image = image.to(classifier.device)
+    lo, hi = classifier.box(image[None])
+    parts = []
+    for draw in torch.arange(count).split(classifier.chunk):
+        u = uniform(torch.full_like(draw, row), image.numel() + 1, seed=seed, draw=draw, like=image)
+        points = image + radius * BALLS[norm.name](u[:, :-1], u[:, -1:]).unflatten(1, image.shape)
+        leaf = torch.clamp(points, lo, hi).requires_grad_()
+        logits = classifier.logits(leaf)
+        sums = [(logits[:, c] - logits[:, j]).sum() for j in goals]
+        if sums[0].requires_grad:
+            gradients = [torch.autograd.grad(s, leaf, retain_graph=s is not sums[-1], allow_unused=True)[0] for s in sums]
+        else:
+            gradients = [None] * len(sums)
+        flat = [torch.zeros_like(leaf) if g is None else g for g in gradients]
+        parts.append(torch.stack([norm.dual(g.flatten(1))[:, 0] for g in flat]))
+    return torch.cat(parts, dim=1).double().cpu()
+
+
+def end_point(peaks: Tensor) -> tuple[float, float]:
+    """The largest value that the distribution of these maxima allows, and the p-value of its fit."""
+    from scipy.stats import kstest, weibull_min
+
+    top, spread = float(peaks.max()), float(peaks.std())
+    if spread <= 1e-6 * top:  # a constant slope, as a linear model has, is its own maximum
+        return top, 1.0
+    # In units of the spread and from the largest, so that the search starts near the answer whatever the scale.
+    data = ((top - peaks) / spread).numpy()
+    shape, location, scale = weibull_min.fit(data)
+    fits = [(shape, location, scale)]
+    return max(top, top - location * spread), float(kstest(data, "weibull_min", args=fits[0]).pvalue)
+
+
+def _l1(u: Points, last: Points) -> Points:
+    """Laplace over their sum with one more exponential: uniform in the ℓ1 ball."""
+    centred = 2 * u - 1 + 2 * SMALLEST
+    exponential = -torch.log1p(-centred.abs())
+    return torch.sign(centred) * exponential / (exponential.sum(1, keepdim=True) - torch.log(last + SMALLEST))
+
+
+def _l2(u: Points, last: Points) -> Points:
+    """A Gaussian direction, the radius as the d-th root: uniform in the ℓ2 ball."""
+    gaussian = torch.special.ndtri(u + SMALLEST)
+    return gaussian / gaussian.norm(dim=1, keepdim=True) * last ** (1 / u.shape[1])
+
+
+def _linf(u: Points, last: Points) -> Points:
+    return 2 * u - 1
+
+
+BALLS: dict[str, Callable[[Points, Points], Points]] = {"l1": _l1, "l2": _l2, "linf": _linf}

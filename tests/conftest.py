@@ -1,0 +1,27 @@
+"""Shapes and types of every function of the package are checked while the tests run."""
+
+from jaxtyping import install_import_hook
+
+install_import_hook("marginattack", "beartype.beartype")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+torch.set_num_threads(1)  # the tests run in two processes on two cores
+
+
+@pytest.fixture(scope="session")
+def digits() -> tuple[Tensor, Tensor]:
+    """The first bundled digits that the bundled network classifies rightly."""
+    from marginattack.sources.data import samples
+
+    return samples("mnist", 60)
+
+
+@pytest.fixture(scope="session")
+def network() -> nn.Module:
+    """The bundled network."""
+    from marginattack.sources.models import zoo
+
+    return zoo("mnist-cnn")

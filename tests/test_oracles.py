@@ -1,0 +1,55 @@
+"""MarginAttack against classifiers whose margins are known."""
+
+import numpy as np
+import oracles
+import pytest
+import torch
+
+import marginattack as ma
+
+NORMS = ["l1", "l2", "linf"]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("boxed", [False, True])
+def test_linear_margins_are_exact_on_a_thousand_instances(norm: str, boxed: bool) -> None:
+    attack = ma.MarginAttack(moves=60, closing=20, scans=3)
+    for seed in range(10):
+        oracle = oracles.linear(seed, boxed=boxed, dtype=torch.float32)
+        found = ma.measure(oracle.model, oracle.images, oracle.labels, norm, attack=attack, bounds=oracle.bounds)
+        exact = oracle.exact(norm)
+        assert np.isfinite(exact).all()
+        np.testing.assert_allclose(found.distance.numpy(), exact, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_spheres_are_reached(norm: str, inside: bool) -> None:
+    oracle = oracles.sphere(0, inside=inside)
+    found = ma.measure(oracle.model, oracle.images, oracle.labels, norm, bounds=oracle.bounds).distance.numpy()
+    exact = oracle.exact(norm)
+    assert (found >= exact * (1 - 1e-9)).all()
+    np.testing.assert_allclose(found, exact, rtol=1e-3)
+
+
+@pytest.mark.parametrize("bend", [-0.6, 0.5, 3.0])
+def test_paraboloids_are_reached(bend: float) -> None:
+    oracle = oracles.paraboloid(0, bend)
+    found = ma.measure(oracle.model, oracle.images, oracle.labels, "l2", bounds=oracle.bounds).distance.numpy()
+    np.testing.assert_allclose(found, oracle.exact("l2"), rtol=1e-3)
+
+
+def test_relu_networks_come_within_two_percent_of_exact_and_never_below() -> None:
+    excess = []
+    for seed, hidden in enumerate([(20, 20), (20, 20), (10, 20), (15, 15)]):
+        oracle = oracles.relu_network(seed, hidden=hidden)
+        attack = ma.MarginAttack(restarts=10, radius=0.2)
+        found = ma.measure(oracle.model, oracle.images, oracle.labels, "linf", attack=attack).distance.numpy()
+        exact = oracle.exact("linf")
+        known = np.isfinite(exact)
+        assert (found[known] >= exact[known] * (1 - 1e-6)).all()
+        assert not np.isfinite(found[~known]).any()
+        excess.append(found[known] / exact[known] - 1)
+    every = np.concatenate(excess)
+    assert len(every) >= 20
+    assert every.mean() <= 0.02, f"mean excess {every.mean():.2%}"
