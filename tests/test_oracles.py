@@ -14,20 +14,24 @@ NORMS = ["l1", "l2", "linf"]
 @pytest.mark.parametrize("boxed", [False, True])
 def test_linear_margins_are_exact_on_a_thousand_instances(norm: str, boxed: bool) -> None:
     attack = ma.MarginAttack(moves=60, closing=20, scans=3)
+    instances = 0
     for seed in range(10):
         oracle = oracles.linear(seed, boxed=boxed, dtype=torch.float32)
         found = ma.measure(oracle.model, oracle.images, oracle.labels, norm, attack=attack, bounds=oracle.bounds)
         exact = oracle.exact(norm)
         assert np.isfinite(exact).all()
-        np.testing.assert_allclose(found.distance.numpy(), exact, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found.distance.numpy(), exact, rtol=1e-4)
+        instances += len(exact)
+    assert instances >= 1000
 
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_spheres_are_reached(norm: str, inside: bool) -> None:
     oracle = oracles.sphere(0, inside=inside)
-    found = ma.measure(oracle.model, oracle.images, oracle.labels, norm, bounds=oracle.bounds).distance.numpy()
-    exact = oracle.exact(norm)
+    attack = ma.MarginAttack(moves=1000)
+    margins = ma.measure(oracle.model, oracle.images, oracle.labels, norm, bounds=oracle.bounds, attack=attack)
+    found, exact = margins.distance.numpy(), oracle.exact(norm)
     assert (found >= exact * (1 - 1e-9)).all()
     np.testing.assert_allclose(found, exact, rtol=1e-3)
 
@@ -45,11 +49,9 @@ def test_relu_networks_come_within_two_percent_of_exact_and_never_below() -> Non
         oracle = oracles.relu_network(seed, hidden=hidden)
         attack = ma.MarginAttack(restarts=10, radius=0.2)
         found = ma.measure(oracle.model, oracle.images, oracle.labels, "linf", attack=attack).distance.numpy()
-        exact = oracle.exact("linf")
-        known = np.isfinite(exact)
-        assert (found[known] >= exact[known] * (1 - 1e-6)).all()
-        assert not np.isfinite(found[~known]).any()
-        excess.append(found[known] / exact[known] - 1)
+        exact = oracles.milp_margins(oracle, found)  # infinite where the margin that was found is too small to be true
+        assert (found >= exact * (1 - 1e-6)).all()
+        excess.append(found[np.isfinite(exact)] / exact[np.isfinite(exact)] - 1)
     every = np.concatenate(excess)
-    assert len(every) >= 20
+    assert len(every) >= 30
     assert every.mean() <= 0.02, f"mean excess {every.mean():.2%}"

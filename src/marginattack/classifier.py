@@ -54,11 +54,14 @@ class Classifier:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Eval mode and frozen parameters for the duration; everything as before afterwards."""
+        """Eval mode, frozen parameters and full float32 for the duration; everything as before afterwards."""
         modes = [(module, module.training) for module in self.model.modules()]
         flags = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        # By default a GPU convolves in tf32, where logits of one input differ between batches by some 1e-3.
+        tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
         try:
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
             self.model.eval()
             if self.model.training:
                 raise Refused("model stays in train mode after eval(): margins need the inference behaviour, so let "
@@ -67,6 +70,7 @@ class Classifier:
                 parameter.requires_grad_(False)
             yield
         finally:
+            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
             for module, training in modes:
                 module.training = training
             for parameter, flag in flags:
@@ -97,7 +101,7 @@ class Classifier:
 
     @torch.no_grad()
     def accept(self, images: Any, labels: Any, targets: Any = None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Images, labels and targets as checked tensors, or a refusal. Call it while the model is held."""
+        """Images, labels and targets as checked tensors on the CPU, or a refusal. Call it while the model is held."""
         x = self._accept_images(images)
         self.classes = self._accept_model(x[:8].to(self.device))
         y = _accept_labels(labels, len(x), self.classes, "labels")
@@ -131,7 +135,7 @@ class Classifier:
                 f"images span {float(x.min()):.4g} to {float(x.max()):.4g}, outside the box {_span(lo, hi)}: pass pixels, with "
                 "normalisation inside the model, or state bounds=(lo, hi)"
             )
-        return torch.clamp(x, lo, hi)
+        return torch.clamp(x, lo, hi).cpu()
 
     def box(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds that broadcast against these images."""
@@ -174,7 +178,7 @@ def _accept_labels(labels: Any, n: int, classes: int, what: str) -> Tensor:
         raise Refused(f"{what} are {len(y)} for {n} images: they must pair up")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise Refused(f"{what} are {_name(y.dtype)}: give integer class indices")
-    y = y.to(torch.int64)
+    y = y.to(torch.int64).cpu()
     if bool((y < 0).any()) or bool((y >= classes).any()):
         wrong = y[(y < 0) | (y >= classes)]
         raise Refused(f"{what} hold {int(wrong[0])}, but the model has classes 0 to {classes - 1}")

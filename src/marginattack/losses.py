@@ -31,7 +31,7 @@ def rival(rank: int) -> Belief:
 
 
 def log_probability(logits: Logits, label: Labels) -> Tensor:
-    """log p_y: the cross-entropy with its sign turned."""
+    """The log of p_y: the cross-entropy with its sign turned."""
     return -torch.nn.functional.cross_entropy(logits, label, reduction="none")
 
 
@@ -88,6 +88,9 @@ class ShiftOf:
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
         rival = _others(logits, label).topk(self.rank + 1, dim=1).indices[:, self.rank]
         return ((rival - label) % logits.shape[1]).to(logits.dtype)
+
+
+CROSS_ENTROPY, LOGIT_DIFFERENCE = CrossEntropy(), LogitDifference()
 
 
 def _own(logits: Logits, label: Labels) -> Tensor:

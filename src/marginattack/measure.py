@@ -82,14 +82,14 @@ def _measure_batch(
         targets = a if a is None else a[todo]
         problem = Problem(classifier, x[todo], y[todo], norm, targets=targets, budget=budget, seed=seed, ids=ids[todo])
         problem.solve(attack)
-        adversarial[todo] = problem.best.unflatten(1, x.shape[1:]).to(x)
+        adversarial[todo] = problem.best.unflatten(1, x.shape[1:]).cpu()
         found[todo] = torch.isfinite(problem.distance[:, 0]).cpu()
         forwards[todo], backwards[todo] = problem.forwards, problem.backwards
     holds, adversarial_label = _recheck(classifier, x, adversarial, y, a)
-    distance = norm.size((adversarial.double() - x.double()).flatten(1).cpu())[:, 0]
+    distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
     return {
         "distance": torch.where(found & holds, distance, torch.inf),
-        "adversarial": torch.where((found & holds).view(-1, *[1] * (x.ndim - 1)), adversarial, x).cpu(),
+        "adversarial": torch.where((found & holds).view(-1, *[1] * (x.ndim - 1)), adversarial, x),
         "success": found & holds,
         "label": y,
         "prediction": prediction,
@@ -115,7 +115,7 @@ def _recheck(classifier: Classifier, x: Tensor, adversarial: Tensor, y: Labels, 
         labels.append(logits.argmax(1)[len(clean) :].cpu())
     label = torch.cat(labels)
     lo, hi = classifier.box(adversarial)
-    inside = ((adversarial >= lo) & (adversarial <= hi)).flatten(1).all(1).cpu()
+    inside = ((adversarial >= lo) & (adversarial <= hi)).flatten(1).all(1)
     return inside & _reached(label, y, a), label
 
 

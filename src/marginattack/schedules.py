@@ -1,5 +1,6 @@
 """Step sizes as values: a schedule maps the number k of an iteration, from 0, and how many there are, to a number."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -37,3 +38,14 @@ class Fading:
 
     def __call__(self, k: int, n: int) -> float:
         return float(self.first * (self.last / self.first) ** (k / max(n - 1, 1)))
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """From the first value to the last along half a cosine: slow at both ends."""
+
+    first: float
+    last: float
+
+    def __call__(self, k: int, n: int) -> float:
+        return self.last + (self.first - self.last) * (1 + math.cos(math.pi * k / max(n - 1, 1))) / 2

@@ -14,25 +14,36 @@ linf   Σ max(|δᵢ| − τ, 0)       τ = 0.9 × the smallest adversarial ‖�
 Deviations. δ is in units of the (widest side of the) box, so that m means the same for pixels to 1 and to 255.
 Coordinates without a finite box are descended as they are, without the tanh. Samples abort each by itself, by the
 least loss met so far, where Foolbox's batch aborts by its present sum. τ follows at every step, where the paper lowers
-it from one descent to the next, and m is searched as in ℓ2.
+it from one descent to the next, and m is searched as in ℓ2, from 10⁴ times ``initial``.
 The last of ten searches is not repeated at the smallest m that worked: here it would give the same points again.
 κ only steers the search: the nearest adversarial point of any confidence is kept.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self, final
+from typing import ClassVar, Protocol, final
 
 import torch
+from torch import Tensor
 
 from marginattack.attacks.attack import Attack
 from marginattack.problem import Problem
-from marginattack.shapes import Box, Mask, Points, Scalars
+from marginattack.shapes import Box, Points, Scalars
 
 EDGE = 0.999999  # inputs are pulled in by this much: at the wall itself w is infinite
 
 
 class Penalty(Protocol):
     """How large a perturbation is, as Adam sees it."""
+
+    @property
+    def unit(self) -> float:
+        """What the first multiplier is counted in."""
+        ...
+
+    @property
+    def steady(self) -> bool:
+        """Whether D stays the same while it is descended: only then does a stalled loss mean anything."""
+        ...
 
     def start(self, problem: Problem) -> Points:
         """Where each descent begins."""
@@ -47,6 +58,9 @@ class Penalty(Protocol):
 class Squares:
     """Σ δᵢ², each descent from x₀"""
 
+    unit: float = 1.0
+    steady: bool = True
+
     def start(self, problem: Problem) -> Points:
         return problem.x0
 
@@ -56,9 +70,14 @@ class Squares:
 
 @dataclass(frozen=True)
 class Excess:
-    """Σ max(|δᵢ| − τ, 0), τ a share of what was reached, each descent from the nearest adversarial point so far"""
+    """Σ max(|δᵢ| − τ, 0), τ a share of what was reached, each descent from the nearest adversarial point so far.
+
+    The first descent, without a τ, finds something whatever m is, and then m only falls: so it begins high.
+    """
 
     share: float = 0.9
+    unit: float = 1e4
+    steady: bool = False
 
     def start(self, problem: Problem) -> Points:
         return problem.best
@@ -77,21 +96,15 @@ class _Tanh:
 
     centre: Box
     half: Box
-    walled: Mask
-
-    @classmethod
-    def of(cls, problem: Problem) -> Self:
-        walled = torch.isfinite(problem.hi - problem.lo)
-        centre = torch.where(walled, (problem.lo + problem.hi) / 2, 0)
-        return cls(centre, torch.where(walled, (problem.hi - problem.lo) / 2, 1), walled)
+    walled: Tensor
 
     def outside(self, x: Points) -> Points:
-        """w"""
+        """The w of x."""
         unit = (x - self.centre) / self.half
         return torch.where(self.walled, torch.atanh(EDGE * unit), unit)
 
     def inside(self, w: Points) -> tuple[Points, Points]:
-        """x and dx/dw"""
+        """The x of w, and its slope dx/dw."""
         unit = torch.where(self.walled, torch.tanh(w), w)
         return self.centre + self.half * unit, self.half * torch.where(self.walled, 1 - unit.square(), 1)
 
@@ -101,7 +114,8 @@ class _Tanh:
 class CarliniWagner(Attack):
     """``searches`` values of the multiplier, from ``initial``, each with at most ``steps`` steps of Adam.
 
-    ``abort``: a sample whose least loss fell by under a ten-thousandth in a tenth of the steps waits for the next search.
+    ``abort`` (ℓ2): a sample that lowered its least loss by under a ten-thousandth in a tenth of the steps waits for the
+    next search.
     """
 
     norms: ClassVar = tuple(PENALTIES)
@@ -116,20 +130,21 @@ class CarliniWagner(Attack):
     abort: bool = True
 
     def __call__(self, problem: Problem) -> None:
-        m = torch.full_like(problem.distance, self.initial)
+        m = torch.full_like(problem.distance, self.initial * PENALTIES[problem.norm.name].unit)
         lower, upper = torch.zeros_like(m), torch.full_like(m, torch.inf)
         for _ in range(self.searches):
             found = self.descend(problem, m)
             lower, upper = torch.where(found, lower, m), torch.where(found, m, upper)
             m = torch.where(torch.isfinite(upper), (lower + upper) / 2, 10 * m)
 
-    def descend(self, problem: Problem, m: Scalars) -> Mask:
+    def descend(self, problem: Problem, m: Scalars) -> Tensor:
         """Adam with this multiplier: whether it met an adversarial point, (n, 1)."""
-        penalty, space, unit = PENALTIES[problem.norm.name], _Tanh.of(problem), _width(problem)
+        penalty, space, unit = PENALTIES[problem.norm.name], _tanh(problem), _width(problem)
         home, _ = space.inside(space.outside(problem.x0))
         w = space.outside(penalty.start(problem))
         adam = torch.optim.Adam([w], lr=self.rate)
-        found, checked, least = torch.zeros_like(m, dtype=torch.bool), torch.inf, torch.full_like(m, torch.inf)
+        found = torch.zeros_like(m, dtype=torch.bool)
+        least = checked = torch.full_like(m, torch.inf)
         with problem.only(torch.ones_like(found[:, 0])):
             for k in range(self.steps):
                 x, slope = space.inside(w)
@@ -139,15 +154,20 @@ class CarliniWagner(Attack):
                 w.grad = slope * (gradient / unit + torch.where(c > 0, m * g, 0))
                 adam.step()
                 least = torch.minimum(least, D + m * c.clamp(min=0))
-                if self.abort and k % -(-self.steps // 10) == 0:
+                if self.abort and penalty.steady and k % -(-self.steps // 10) == 0:
                     problem.drop((least > 0.9999 * checked)[:, 0])
                     checked = least
         return found
 
 
+def _tanh(problem: Problem) -> _Tanh:
+    walled = torch.isfinite(problem.hi - problem.lo)
+    centre = torch.where(walled, (problem.lo + problem.hi) / 2, 0)
+    return _Tanh(centre, torch.where(walled, (problem.hi - problem.lo) / 2, 1), walled)
+
+
 def _width(problem: Problem) -> Box:
-    """The widest side of the box, 1 where there is none."""
+    """The widest side of the box, 1 where it has none."""
     width = problem.hi - problem.lo
-    return (
-        torch.where(torch.isfinite(width), width, 0).amax() if bool(torch.isfinite(width).any()) else width.new_ones(())
-    )
+    widest = torch.where(torch.isfinite(width), width, 0).amax(1, keepdim=True)
+    return torch.where(widest > 0, widest, 1)

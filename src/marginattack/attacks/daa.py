@@ -7,20 +7,21 @@ The entropy H of the particles is seen through a Gaussian kernel :math:`K_{ij} =
 
 from dataclasses import dataclass
 from math import log
-from typing import ClassVar, Protocol, final
+from typing import ClassVar, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.attacks.pgd import anywhere, inside
-from marginattack.losses import Belief, CrossEntropy
+from marginattack.attacks.pgd import anywhere, stepped
+from marginattack.losses import CROSS_ENTROPY, Belief
 from marginattack.problem import Problem
 from marginattack.shapes import Points, Scalars
 
 
+@runtime_checkable
 class Flow(Protocol):
-    """(x, ∇L), both (samples, particles, d) ↦ what each particle descends"""
+    """(x, ĝ), both (samples, particles, d) ↦ what each particle descends; ĝ is ∇L scaled to a mean size of one"""
 
     def __call__(self, x: Tensor, g: Tensor) -> Tensor: ...
 
@@ -28,10 +29,9 @@ class Flow(Protocol):
 @final
 @dataclass(frozen=True)
 class Blob:
-    """∇L_i + c/m Σ_j (K_ij ∇L_j − K_ij (x_i − x_j) / h²), h² = median ‖x_i − x_j‖² / (2 log(m + 1)).
+    """ĝ_i + c/m (Σ_j K_ij ĝ_j − p_i), p_i ∝ Σ_j K_ij (x_i − x_j), h² = median ‖x_i − x_j‖² / (2 log(m + 1)).
 
-    The authors' code gives the last term the opposite sign, which draws the particles together; ``repulsion`` = −1
-    is that.
+    The authors' code gives p the opposite sign, which draws the particles together; ``repulsion`` = −1 is that.
     """
 
     c: float = 1.1
@@ -39,38 +39,39 @@ class Blob:
 
     def __call__(self, x: Tensor, g: Tensor) -> Tensor:
         m = x.shape[1]
-        apart, h2 = _distances(x, 2 * log(m + 1))
-        K = torch.exp(-apart / (2 * h2))
-        return g + self.c / m * (K @ g - self.repulsion * _pushed(K / h2, x))
+        near = _nearness(x, 2 * log(m + 1))
+        K = torch.exp(-near)
+        return g + self.c / m * (K @ g - self.repulsion * _push(K, x))
 
 
 @final
 @dataclass(frozen=True)
 class DGF:
-    """∇L_i − c Σ_j (1 − ‖x_i − x_j‖² / 2h²) K_ij (x_i − x_j) / h²: particles nearer than √2 h push each other away.
+    """ĝ_i − c p_i, p_i ∝ Σ_j (1 − ‖x_i − x_j‖² / 2h²) K_ij (x_i − x_j): particles nearer than √2 h push each other.
 
-    Deviations: h² is the median of ‖x_i − x_j‖², because with the authors' (that of ``Blob``) the copies of one
-    sample, all about equally far from each other, would pull; and the 1 / h² makes c free of the pixels' scale (the
-    authors' 0.001 is about 0.01 in these units).
+    Deviation: h² is the median of ‖x_i − x_j‖², because with the authors' (that of ``Blob``) the copies of one sample,
+    all about equally far from each other, would pull.
     """
 
-    c: float = 0.01
+    c: float = 0.1
 
     def __call__(self, x: Tensor, g: Tensor) -> Tensor:
-        apart, h2 = _distances(x, 1)
-        near = apart / (2 * h2)
-        return g - self.c * _pushed((1 - near) * torch.exp(-near) / h2, x)
+        near = _nearness(x, 1.0)
+        return g - self.c * _push((1 - near) * torch.exp(-near), x)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class DAA(Attack):
-    """``particles`` copies of each sample, from random starts within ``eps``, take signed steps along ``flow``.
+    """``particles`` copies of each sample, from random starts within ``eps``, descend ``flow``.
 
     ``step`` is a share of eps; with ``stop`` a sample ends with the first adversarial point of any copy.
 
-    Deviation: the particles are copies of one sample. The authors let the samples of a batch act on each other, so
-    that a result there depends on which inputs happen to be measured together; here it may not.
+    Deviations: the particles are copies of one sample. The authors let the samples of a batch act on each other, so
+    that a result there depends on which inputs happen to be measured together; here it may not. And slopes and pushes
+    are scaled to the same size before c weighs them. Unscaled, c fits one network: where the cross-entropy is flat,
+    as on a network that was not trained against attacks, the push drowns the slope (60 digits, ε = 0.1: 28 % success
+    at most with the authors' updates and constants, 45 % without any push).
     """
 
     norms: ClassVar = ("linf",)
@@ -82,7 +83,7 @@ class DAA(Attack):
     step: float = 1 / 30
     particles: int = 10
     flow: Flow = Blob()
-    loss: Belief = CrossEntropy()
+    loss: Belief = CROSS_ENTROPY
     stop: bool = True
 
     def __call__(self, problem: Problem) -> None:
@@ -100,20 +101,30 @@ class DAA(Attack):
             for _ in range(self.steps):
                 _, g = many.c(x, of=self.loss)
                 if self.stop:
-                    found = (many.distance <= radius).unflatten(0, (n, m)).any(1)
+                    found = _grouped(many.distance <= radius, m).any(1)
                     many.drop(found[:, 0].repeat_interleave(m))
-                v = self.flow(x.unflatten(0, (n, m)), g.unflatten(0, (n, m))).flatten(0, 1)
-                x = inside(many, x - self.step * radius * many.norm.steepest(v), radius)
+                v = self.flow(_grouped(x, m), _scaled(_grouped(g, m))).flatten(0, 1)
+                x = stepped(many, x, v, self.step * radius, radius)
             many.value(x)
 
 
-def _distances(x: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """‖x_i − x_j‖² within each sample, and h²: their median over ``share``."""
+def _grouped(rows: Tensor, m: int) -> Tensor:
+    """The m copies of each sample along an axis of their own."""
+    return rows.reshape(-1, m, rows.shape[1])
+
+
+def _nearness(x: Tensor, share: float) -> Tensor:
+    """‖x_i − x_j‖² / 2h² within each sample, h² the median of the distances squared over ``share``."""
     apart = torch.cdist(x, x).square()
     median = apart.flatten(1).median(1).values[:, None, None]
-    return apart, (median / share).clamp(min=torch.finfo(x.dtype).tiny)
+    return apart / (2 * median / share).clamp(min=torch.finfo(x.dtype).tiny)
 
 
-def _pushed(weight: Tensor, x: Tensor) -> Tensor:
-    """Σ_j w_ij (x_i − x_j)"""
-    return weight.sum(2, keepdim=True) * x - weight @ x
+def _push(weight: Tensor, x: Tensor) -> Tensor:
+    """Σ_j w_ij (x_i − x_j), scaled"""
+    return _scaled(weight.sum(2, keepdim=True) * x - weight @ x)
+
+
+def _scaled(v: Tensor) -> Tensor:
+    """Each particle's v over the mean size of its entries."""
+    return v / v.abs().mean(2, keepdim=True).clamp(min=torch.finfo(v.dtype).tiny)

@@ -20,7 +20,7 @@ import torch
 
 from marginattack.attacks.attack import Attack
 from marginattack.problem import Problem
-from marginattack.shapes import Points
+from marginattack.shapes import Points, Scalars
 
 
 @final
@@ -49,7 +49,7 @@ class DeepFool(Attack):
             problem.value(x)
             problem.drop(torch.isfinite(problem.distance[:, 0]))
 
-    def hop(self, problem: Problem, x: Points, extra: Points) -> Points:
+    def hop(self, problem: Problem, x: Points, extra: Scalars) -> Points:
         """To the nearest of the rivals' tangent planes, and a little farther."""
         c, g = (torch.stack(column) for column in zip(*problem.rivals(x, most=self.candidates), strict=True))
         slope = torch.stack([problem.norm.dual(gradient) for gradient in g])

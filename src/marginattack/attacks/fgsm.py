@@ -10,7 +10,7 @@ from typing import ClassVar, final
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.losses import Belief, CrossEntropy
+from marginattack.losses import CROSS_ENTROPY, Belief
 from marginattack.problem import Problem
 from marginattack.shapes import Points, Scalars
 
@@ -31,10 +31,10 @@ class FGSM(Attack):
     cost: ClassVar = "1 forward + 1 backward in all, then 1 forward a step size"
     reference: ClassVar = "Goodfellow, Shlens, Szegedy 2015"
 
-    loss: Belief = CrossEntropy()
+    loss: Belief = CROSS_ENTROPY
     scan: int = 80
     growth: float = 1.1
-    halvings: int = 12
+    halvings: int = 20
 
     def __call__(self, problem: Problem) -> None:
         _, g = problem.c(problem.x0, of=self.loss)

@@ -10,7 +10,7 @@ import torch
 
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.pgd import PGD, starts
-from marginattack.losses import Against, Belief, LogitDifference, ShiftOf
+from marginattack.losses import LOGIT_DIFFERENCE, Against, Belief, ShiftOf
 from marginattack.problem import Problem
 from marginattack.shapes import Mask, Points, Scalars
 
@@ -21,8 +21,8 @@ class LogitDifferenceAttack(Attack):
     """Projected steepest descent on l_y − l_t for one class t after the other, the most likely at x₀ first.
 
     Each of the ``candidates`` highest other classes gets ``restarts`` runs from random starts; a run holds its class
-    fixed, where ``LogitDifference`` would change it with the iterate. A targeted problem has its class already and
-    gets that loss. No paper describes the leaderboard's entry: steps, starts and order are ours.
+    fixed, where ``losses.LogitDifference`` would change it with the iterate. A targeted problem has its class already
+    and gets that loss. No paper describes the leaderboard's entry: steps, starts and order are ours.
     """
 
     norms: ClassVar = PGD.norms
@@ -55,6 +55,6 @@ class LogitDifferenceAttack(Attack):
     def goals(self, problem: Problem, rank: int) -> list[tuple[Belief, Mask]]:
         """The loss of each class that has this rank at x₀ for some samples, and which these are."""
         if problem.targeted:
-            return [(LogitDifference(), torch.ones_like(problem.distance[:, 0], dtype=torch.bool))]
-        shift = problem.value(problem.x0, of=ShiftOf(rank))[:, 0]
-        return [(Against(int(s)), shift == s) for s in shift.unique() if s > 0]
+            return [(LOGIT_DIFFERENCE, torch.ones_like(problem.distance[:, 0], dtype=torch.bool))]
+        shift = problem.value(problem.x0, of=ShiftOf(rank))[:, 0].round()  # Problem lifts values by a trace of rounding
+        return [(Against(int(s)), shift == s) for s in sorted(set(shift.tolist())) if s > 0]

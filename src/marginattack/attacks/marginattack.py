@@ -16,7 +16,7 @@ import torch
 
 from marginattack.attacks.attack import Attack
 from marginattack.problem import Problem
-from marginattack.schedules import Constant, Fading, Power, Schedule
+from marginattack.schedules import Constant, Cosine, Fading, Schedule
 from marginattack.shapes import Points, Scalars
 
 
@@ -114,10 +114,11 @@ class MarginAttack(Attack):
     scans: int = 10
     candidates: int = 10
     scan_near: Literal["input", "iterate"] = "input"
-    offset: Schedule = Fading(-0.01, -1e-5)
+    offset: Schedule = Constant(0.0)
+    closing_offset: Schedule = Fading(-1e-7, -1e-2)
     alpha: Schedule = Constant(1.0)
     closing_alpha: float = 1.0
-    beta: Schedule = Power(0.5)
+    beta: Schedule = Cosine(1.0, 0.005)
     projection: Projection = Slide()
     restoration: Restoration = InBox()
     restarts: int = 1
@@ -132,8 +133,9 @@ class MarginAttack(Attack):
                 z = move(problem, x, self.alpha(k, pairs), self.offset(k, pairs))
                 _, g = problem.c(z)
                 x = problem.clamp(self.projection(problem, z, g, self.beta(k, pairs)))
-            for _ in range(self.moves - 2 * pairs):
-                x = self.restore(problem, x, self.closing_alpha, self.offset(pairs, pairs + 1))
+            closing = self.moves - 2 * pairs
+            for j in range(closing):
+                x = self.restore(problem, x, self.closing_alpha, self.closing_offset(j, closing))
             problem.value(x)
 
     def start(self, problem: Problem) -> Points:

@@ -12,10 +12,12 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from marginattack.attacks.attack import Attack
+from marginattack.attacks.jsma import log_odds
 from marginattack.classifier import Refused
-from marginattack.losses import Belief, log_probability
+from marginattack.losses import Belief
 from marginattack.problem import Problem
 from marginattack.shapes import Points
 
@@ -30,7 +32,8 @@ class OnePixel(Attack):
     pixel, its place and its values as shares of the box. ``population`` is the number of candidates, rounded down to
     a multiple of the variables as in ART 1.20, each of which costs one forward a generation.
 
-    Deviations: log p_y instead of p_y (evolution only compares, so the search is the same); the first population is a
+    Deviations: log p_y/(1 − p_y) instead of p_y (evolution only compares, so the search is the same, without ties where
+    p_y rounds to 1); the first population is a
     Latin hypercube instead of Gaussian colours; mutants start from the best candidate with a random weight, scipy's
     default and ART's, instead of a random one with weight 0.5; values are not rounded to 8 bits; any adversarial
     candidate ends the search, not only the best one.
@@ -45,7 +48,7 @@ class OnePixel(Attack):
     generations: int = 100
     strategy: Literal["best1bin", "rand1bin"] = "best1bin"
     mutation: float | tuple[float, float] = (0.5, 1.0)
-    of: Belief = log_probability
+    of: Belief = log_odds
 
     def __call__(self, problem: Problem) -> None:
         if not bool(torch.isfinite(problem.hi - problem.lo).all()):
@@ -54,7 +57,7 @@ class OnePixel(Attack):
 
     def search(self, one: Problem) -> None:
         """Evolve candidates for one sample; Problem ends it when they are out of budget or one is adversarial."""
-        from scipy.optimize import differential_evolution  # here, so that the other attacks start without scipy
+        from scipy.optimize import Bounds, differential_evolution  # here, so that the other attacks start without scipy
 
         variables = self.pixels * sum(_pixel(one))
 
@@ -66,12 +69,13 @@ class OnePixel(Attack):
             return energies
 
         differential_evolution(
-            belief, [(0.0, 1.0)] * variables, vectorized=True, updating="deferred", polish=False, tol=0,
+            belief,  # type: ignore[arg-type]  # the stubs know no vectorised objective
+            Bounds([0.0] * variables, [1.0] * variables), vectorized=True, updating="deferred", polish=False, tol=0,
             strategy=self.strategy, mutation=self.mutation, recombination=1.0, maxiter=self.generations,
             popsize=max(1, self.population // variables), seed=_generator(one),
         )  # fmt: skip
 
-    def points(self, problem: Problem, candidates: Points) -> Points:
+    def points(self, problem: Problem, candidates: Tensor) -> Points:
         """x₀ with each candidate's pixels put in, one after the other where they meet."""
         axes, channels = _pixel(problem)
         grid = problem.shape[-axes:]

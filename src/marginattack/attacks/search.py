@@ -4,21 +4,25 @@ r"""Any attack within a fixed radius, made to find the margin: each sample's rad
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final
+from typing import ClassVar, Protocol, final, runtime_checkable
 
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.attacks.pgd import PGD
-from marginattack.losses import LogitDifference
+from marginattack.attacks.pgd import PGD, inside
+from marginattack.losses import LOGIT_DIFFERENCE
 from marginattack.problem import Problem
 from marginattack.shapes import Points, Scalars
 
 
+@runtime_checkable
 class FixedRadius(Protocol):
     """An attack that can be asked to look within a radius, for each sample its own, and to begin at given points."""
 
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None: ...
+
+
+WITHIN = PGD(steps=40, step=0.1, loss=LOGIT_DIFFERENCE, random=False)
 
 
 @final
@@ -38,7 +42,7 @@ class Search(Attack):
     cost: ClassVar = "the attack's, at each radius tried"
     reference: ClassVar = "Ilyas, Engstrom, Athalye, Lin 2018"
 
-    attack: FixedRadius = PGD(step=0.1, loss=LogitDifference())
+    attack: FixedRadius = WITHIN
     levels: int = 12
     expansions: int = 8
     growth: float = 2.0
@@ -51,16 +55,15 @@ class Search(Attack):
             problem.drop((problem.distance - failed <= self.tolerance * problem.distance)[:, 0])
             radius = (failed + problem.distance) / 2
             with problem.only(torch.isfinite(problem.distance[:, 0])):
-                start = problem.norm.onto_ball(problem.best, problem.x0, radius)
-                self.attack.within(problem, radius, start)
+                self.attack.within(problem, radius, inside(problem, problem.best, radius))
             failed = torch.where(problem.distance <= radius, failed, radius)
 
     def expand(self, problem: Problem) -> Scalars:
         """Radii that grow until something is found: the largest at which nothing was."""
         widest = problem.norm.size(torch.maximum(problem.hi - problem.x0, problem.x0 - problem.lo))
         c, g = problem.c(problem.x0)
-        # A flat or nearly crossed input has no useful slope: stay within sight of the box's own size.
-        radius = (2 * c / problem.norm.dual(g)).nan_to_num(nan=torch.inf).clamp(min=widest / 1000, max=widest)
+        # A flat or nearly crossed input has no useful slope: stay between a trace of the box's size and all of it.
+        radius = (2 * c / problem.norm.dual(g)).nan_to_num(nan=torch.inf).clamp(min=1e-6 * widest, max=widest)
         failed = torch.zeros_like(radius)
         for _ in range(self.expansions):
             with problem.only((torch.isinf(problem.distance) & (failed < widest))[:, 0]):

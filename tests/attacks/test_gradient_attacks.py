@@ -1,0 +1,185 @@
+"""FGSM, BIM, PGD, the searched radius, the logit difference and DAA: known margins, and what each may not do."""
+
+from itertools import pairwise
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from torch import Tensor, nn
+
+import marginattack as ma
+from marginattack import losses
+from marginattack.attacks.attack import Attack
+from marginattack.attacks.bim import BIM
+from marginattack.attacks.daa import DAA, DGF, Blob, Flow
+from marginattack.attacks.fgsm import FGSM
+from marginattack.attacks.logit_difference import LogitDifferenceAttack
+from marginattack.attacks.pgd import PGD, anywhere, starts, stepped
+from marginattack.attacks.search import Search
+from marginattack.classifier import Classifier
+from marginattack.problem import Problem
+
+Digits = tuple[Tensor, Tensor]
+WITHIN: list[Attack] = [
+    PGD(steps=8, step=0.2), BIM(steps=8), LogitDifferenceAttack(steps=8, step=0.2, candidates=3),
+    DAA(steps=8, step=0.2, particles=3), DAA(steps=8, step=0.2, particles=3, flow=DGF()),
+]  # fmt: skip
+ALL = [*WITHIN, FGSM(), Search(levels=4)]
+
+
+class Seen(nn.Module):
+    """A model that keeps every input it is shown."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.inputs = model, list[Tensor]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.inputs.append(x.detach().clone())
+        logits: Tensor = self.model(x)
+        return logits
+
+
+def problem_of(model: nn.Module, x: Tensor, y: Tensor, norm: ma.Norm) -> Problem:
+    return Problem(Classifier(model), x, y, norm)
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+@pytest.mark.parametrize("boxed", [True, False])
+def test_fgsm_on_two_linear_classes_finds_the_margin(norm: str, boxed: bool) -> None:
+    oracle = oracles.linear(1, classes=2, boxed=boxed, dtype=torch.float64)
+    m = ma.measure(oracle.model, oracle.images, oracle.labels, norm, attack=FGSM(halvings=40), bounds=oracle.bounds)
+    np.testing.assert_allclose(m.distance, oracle.exact(norm), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("norm", "tolerance"), [("l1", 0.02), ("l2", 0.02), ("linf", 0.01)])
+def test_search_on_a_linear_model_finds_the_margin(norm: str, tolerance: float) -> None:
+    oracle = oracles.linear(2, boxed=True, dtype=torch.float64)
+    m = ma.measure(oracle.model, oracle.images, oracle.labels, norm, attack=Search(), bounds=oracle.bounds)
+    ratio = m.distance.numpy() / oracle.exact(norm)
+    assert ratio.min() > 1 - 1e-9
+    assert np.median(ratio) < 1 + tolerance
+
+
+def test_search_does_not_depend_on_the_scale_of_the_box(network: nn.Module, digits: Digits) -> None:
+    x, y = digits[0][:4].double(), digits[1][:4]
+    small = ma.measure(network.double(), x, y, "l2", attack=Search(levels=5))
+    scaled = nn.Sequential(_Scaled(255.0), network)
+    large = ma.measure(scaled, 255 * x, y, "l2", attack=Search(levels=5), bounds=(0.0, 255.0))
+    network.float()
+    torch.testing.assert_close(large.distance, 255 * small.distance, rtol=1e-3, atol=0)
+
+
+class _Scaled(nn.Module):
+    def __init__(self, top: float) -> None:
+        super().__init__()
+        self.top = top
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.top
+
+
+@pytest.mark.parametrize("attack", WITHIN, ids=repr)
+def test_no_point_leaves_the_ball_or_the_box(network: nn.Module, digits: Digits, attack: Attack) -> None:
+    seen, x, y = Seen(network), digits[0][:2], digits[1][:2]
+    for norm in attack.norms:
+        radius = {"l1": 4.0, "l2": 1.0, "linf": 0.3}[norm]
+        for i in range(len(x)):
+            seen.inputs.clear()
+            whole = type(attack)(**{**vars(attack), "eps": radius, "stop": False})
+            ma.measure(seen, x[i : i + 1], y[i : i + 1], norm, attack=whole)
+            points = torch.cat(seen.inputs).double()
+            assert len(points) > 3
+            assert points.min() >= 0
+            assert points.max() <= 1
+            size = ma.norms.as_norm(norm).size((points - x[i].double()).flatten(1))
+            assert size.max() <= radius
+            assert size.max() > 0.9 * radius
+
+
+@pytest.mark.parametrize("norm", [ma.L1, ma.L2, ma.LINF], ids=str)
+def test_each_sample_keeps_to_its_own_radius(network: nn.Module, digits: Digits, norm: ma.Norm) -> None:
+    problem = problem_of(network, *digits, norm)
+    radius = torch.linspace(0.01, 1, len(digits[0]))[:, None]
+    x = anywhere(problem, radius)
+    for _ in range(3):
+        assert (norm.size(x - problem.x0) <= radius).all()
+        x = stepped(problem, x, torch.randn_like(x), radius, radius)
+
+
+def test_restarts_begin_elsewhere_and_help(network: nn.Module, digits: Digits) -> None:
+    problem = problem_of(network, *digits, ma.LINF)
+    drawn = starts(problem, torch.full_like(problem.distance, 0.1), None, 4, random=True)
+    assert all(norm > 0.05 for a, b in pairwise(drawn) for norm in ma.LINF.size(a - b))
+    rates = [
+        ma.measure(network, *digits, "linf", attack=PGD(eps=0.1, steps=15, step=0.1, restarts=r)).success
+        for r in (1, 4)
+    ]
+    assert (rates[0] <= rates[1]).all()
+
+
+@pytest.mark.parametrize("attack", ALL, ids=repr)
+def test_same_seed_same_result_in_any_batch(network: nn.Module, digits: Digits, attack: Attack) -> None:
+    x, y = digits[0][:6].double(), digits[1][:6]
+    network.double()
+    whole, again, parts = (ma.measure(network, x, y, "linf", attack=attack, batch=b, seed=3) for b in (6, 6, 4))
+    network.float()
+    assert torch.equal(whole.distance, again.distance)
+    torch.testing.assert_close(whole.distance, parts.distance, rtol=1e-9, atol=0)
+    assert torch.equal(whole.forwards, parts.forwards)
+
+
+@pytest.mark.parametrize("attack", ALL, ids=repr)
+@pytest.mark.parametrize("budget", [1, 7, 20])
+def test_budget_is_never_exceeded(network: nn.Module, digits: Digits, attack: Attack, budget: int) -> None:
+    m = ma.measure(network, digits[0][:4], digits[1][:4], "linf", attack=attack, budget=budget)
+    assert (m.forwards + m.backwards).max() <= budget
+
+
+@pytest.mark.parametrize(
+    "attack", [FGSM(loss=losses.LOGIT_DIFFERENCE), Search(), PGD(eps=0.4), LogitDifferenceAttack(eps=0.4)], ids=repr
+)
+def test_targets_are_reached(network: nn.Module, digits: Digits, attack: Attack) -> None:
+    x, y = digits[0][:10], digits[1][:10]
+    targets = (y + 1) % 10
+    m = ma.measure(network, x, y, "linf", attack=attack, targets=targets)
+    assert m.success.any()
+    assert torch.equal(m.adversarial_label[m.success], targets[m.success])
+
+
+def test_stop_saves_passes_and_keeps_every_success(network: nn.Module, digits: Digits) -> None:
+    stop, full = (ma.measure(network, *digits, "linf", attack=PGD(eps=0.15, step=0.1, stop=s)) for s in (True, False))
+    assert torch.equal(stop.success, full.success)
+    assert stop.backwards.sum() < full.backwards.sum()
+    assert (full.distance <= stop.distance).all()
+
+
+def test_bim_is_pgd_from_the_input(network: nn.Module, digits: Digits) -> None:
+    bim, pgd = BIM(eps=0.1), PGD(eps=0.1, steps=10, step=0.2, random=False)
+    a, b = (ma.measure(network, *digits, "linf", attack=attack) for attack in (bim, pgd))
+    assert torch.equal(a.distance, b.distance)
+
+
+def test_losses_hold_their_class_and_go_flat() -> None:
+    logits, label = torch.tensor([[3.0, 1.0, 2.0], [0.0, 80.0, 5.0]]), torch.tensor([0, 0])
+    assert losses.Against(1)(logits, label).tolist() == [2.0, -80.0]
+    assert losses.ShiftOf(0)(logits, label).tolist() == [2.0, 1.0]
+    assert losses.Hinge(50.0)(logits, label).tolist() == [1.0, -50.0]
+    assert "CrossEntropy()" in repr(PGD())
+
+
+@pytest.mark.parametrize("flow", [Blob(), DGF()], ids=repr)
+def test_particles_repel(flow: Flow) -> None:
+    """Particles of a flat loss, which alone would stay, and steps along what they descend."""
+    x = torch.rand(3, 6, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    moved = x - 0.01 * torch.sign(flow(x, torch.zeros_like(x)))
+    assert (torch.cdist(moved, moved).sum((1, 2)) > torch.cdist(x, x).sum((1, 2))).all()
+    pulled = x - 0.01 * torch.sign(Blob(repulsion=-1.0)(x, torch.zeros_like(x)))
+    assert (torch.cdist(pulled, pulled).sum((1, 2)) < torch.cdist(x, x).sum((1, 2))).all()
+
+
+def test_a_particle_alone_is_pgd(network: nn.Module, digits: Digits) -> None:
+    daa, pgd = DAA(eps=0.1, particles=1, flow=DGF()), PGD(eps=0.1)
+    a, b = (ma.measure(network, *digits, "linf", attack=attack) for attack in (daa, pgd))
+    assert torch.equal(a.distance, b.distance)
