@@ -17,8 +17,8 @@ from record import Counted, write
 from torch import Tensor
 
 import marginattack as ma
-from marginattack.norms import as_norm
 from marginattack.attacks.presets import preset
+from marginattack.norms import as_norm
 from marginattack.sources.data import samples
 from marginattack.sources.models import zoo
 

@@ -9,9 +9,10 @@ from rows import Bench, Row
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.attacks.jsma import JSMA, log_odds, own
+from marginattack.attacks.jsma import JSMA
 from marginattack.attacks.one_pixel import OnePixel
 from marginattack.bounds import clever
+from marginattack.losses import LOG_ODDS, OWN
 from marginattack.norms import L0
 
 POOL = 10  # ART draws its maxima from 10 × samples gradients; ours takes as many gradients in all
@@ -46,7 +47,7 @@ def _distance(bench: Bench, adversarial: np.ndarray[Any, Any], targets: Tensor |
 
 
 def _jsma(bench: Bench, *, theta: float, gamma: float, art_rule: bool) -> Tensor:
-    attack = JSMA(theta=theta, gamma=gamma, of=(own,) if art_rule else (log_odds,), both=False)
+    attack = JSMA(theta=theta, gamma=gamma, of=(OWN,) if art_rule else (LOG_ODDS,), both=False)
     return ma.measure(bench.model, bench.images, bench.labels, "l0", attack=attack, targets=_runner_up(bench)).distance
 
 

@@ -37,9 +37,12 @@ class Counted(nn.Module):
 def conditions() -> dict[str, Any]:
     """Where and how this process runs."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    commit = os.environ.get("COMMIT") or subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    commit = (
+        os.environ.get("COMMIT")
+        or subprocess.run(
+            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+        ).stdout.strip()
+    )
     return {
         "command": " ".join(["python", *sys.argv]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),

@@ -100,7 +100,9 @@ def sphere(seed: int, *, inside: bool, n: int = 50, d: int = 12) -> Oracle:
     rng = np.random.default_rng(seed)
     radius = 2.0
     v = rng.standard_normal((n, d))
-    v *= radius * rng.uniform(*((0.3, 0.8) if inside else (1.3, 2.0)), (n, 1)) / np.linalg.norm(v, axis=1, keepdims=True)
+    v *= (
+        radius * rng.uniform(*((0.3, 0.8) if inside else (1.3, 2.0)), (n, 1)) / np.linalg.norm(v, axis=1, keepdims=True)
+    )
     size = np.abs(v)
 
     def exact(norm: str) -> Array:
@@ -114,7 +116,9 @@ def sphere(seed: int, *, inside: bool, n: int = 50, d: int = 12) -> Oracle:
             largest = size.max(1)
             return np.sqrt(radius**2 - square + largest**2) - largest
         if norm == "linf":  # Σ max(|v| − ρ, 0)² = R²
-            return bisected(lambda rho: -(np.maximum(size - rho[:, None], 0) ** 2).sum(1), np.full(n, -(radius**2)), 10.0)
+            return bisected(
+                lambda rho: -(np.maximum(size - rho[:, None], 0) ** 2).sum(1), np.full(n, -(radius**2)), 10.0
+            )
         # l1: the largest coordinates come down to a common level τ with Σ min(|v|, τ)² = R²
         level = bisected(lambda tau: (np.minimum(size, tau[:, None]) ** 2).sum(1), np.full(n, radius**2), 10.0)
         return np.maximum(size - level[:, None], 0).sum(1)
@@ -182,7 +186,7 @@ def milp_margins(oracle: Oracle, within: Array) -> Array:
 
 
 def _milp_margin(model: nn.Sequential, x0: Array, label: int, rival: int, within: float) -> float:
-    """min ρ ≤ within  s.t.  |x − x₀| ≤ ρ, x ∈ [0, 1]ᵈ, l_label(x) ≤ l_rival(x), with a 0/1 variable for each ReLU."""
+    """Min ρ ≤ within  s.t.  |x − x₀| ≤ ρ, x ∈ [0, 1]ᵈ, l_label(x) ≤ l_rival(x), with a 0/1 variable for each ReLU."""
     linears = [m for m in model if isinstance(m, nn.Linear)]
     weights = [m.weight.detach().numpy() for m in linears]
     biases = [m.bias.detach().numpy() for m in linears]
@@ -215,7 +219,9 @@ def _milp_margin(model: nn.Sequential, x0: Array, label: int, rival: int, within
             terms = {c: float(v) for c, v in zip(inputs, w[j], strict=True)}
             negative = {c: -v for c, v in terms.items()}
             at_most({**terms, out: -1}, -b[j])  # out ≥ a
-            at_most({**negative, out: 1, switch: -min(bottom[j], 0)}, b[j] - min(bottom[j], 0))  # out ≤ a − bottom (1 − switch)
+            at_most(
+                {**negative, out: 1, switch: -min(bottom[j], 0)}, b[j] - min(bottom[j], 0)
+            )  # out ≤ a − bottom (1 − switch)
             at_most({out: 1, switch: -max(top[j], 0)}, 0)  # out ≤ top · switch
             upper[out], upper[switch], integer[switch] = max(top[j], 0), float(top[j] > 0), 1
             least[switch] = float(bottom[j] > 0)
@@ -223,7 +229,9 @@ def _milp_margin(model: nn.Sequential, x0: Array, label: int, rival: int, within
         inputs = list(outputs)
         column += 2 * len(b)
     difference = weights[-1][label] - weights[-1][rival]
-    at_most({c: float(v) for c, v in zip(inputs, difference, strict=True)}, float(biases[-1][rival] - biases[-1][label]))
+    at_most(
+        {c: float(v) for c, v in zip(inputs, difference, strict=True)}, float(biases[-1][rival] - biases[-1][label])
+    )
     cost = np.zeros(total)
     cost[0] = 1
     result = milp(cost, constraints=LinearConstraint(np.array(rows), ub=np.array(tops)), integrality=integer,

@@ -21,7 +21,9 @@ def reference(norm: Norm, w: Array, room: Array, r: float) -> float:
     if norm is LINF:
         below = np.hstack([np.eye(d), -np.ones((d, 1))])
         bounds = [*zip(np.zeros(d), room, strict=True), (0, None)]
-        return float(linprog([*np.zeros(d), 1], A_ub=below, b_ub=np.zeros(d), A_eq=[[*w, 0]], b_eq=[r], bounds=bounds).fun)
+        return float(
+            linprog([*np.zeros(d), 1], A_ub=below, b_ub=np.zeros(d), A_eq=[[*w, 0]], b_eq=[r], bounds=bounds).fun
+        )
     result = minimize(lambda t: t @ t, room * r / (w @ room), jac=lambda t: 2 * t, method="SLSQP",
                       bounds=list(zip(np.zeros(d), room, strict=True)), options={"ftol": 1e-15, "maxiter": 500},
                       constraints={"type": "eq", "fun": lambda t: w @ t - r, "jac": lambda t: w})  # fmt: skip
@@ -30,7 +32,7 @@ def reference(norm: Norm, w: Array, room: Array, r: float) -> float:
 
 @st.composite
 def planes(draw: st.DrawFn) -> tuple[Array, Array, float]:
-    """x in the unit box, g, and a share of the reach; zeros, ties and walls included."""
+    """X in the unit box, g, and a share of the reach; zeros, ties and walls included."""
     d = draw(st.integers(1, 7))
     x = np.array(draw(st.lists(st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1)), min_size=d, max_size=d)))
     values = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-3, 3).filter(lambda v: abs(v) > 1e-3))

@@ -33,7 +33,9 @@ def shifted(images: Tensor, generator: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    hits = sum(int((model(x).argmax(1) == y).sum()) for x, y in zip(images.split(1000), labels.split(1000), strict=True))
+    hits = sum(
+        int((model(x).argmax(1) == y).sum()) for x, y in zip(images.split(1000), labels.split(1000), strict=True)
+    )
     return hits / len(labels)
 
 
@@ -58,7 +60,10 @@ def main(data: str) -> None:
             loss.backward()
             optimiser.step()
             schedule.step()
-        print(f"epoch {epoch}: test accuracy {accuracy(model.eval(), x_test, y_test):.2%}, {time.time() - began:.0f} s", flush=True)
+        print(
+            f"epoch {epoch}: test accuracy {accuracy(model.eval(), x_test, y_test):.2%}, {time.time() - began:.0f} s",
+            flush=True,
+        )
 
     weights = {key: value.half() for key, value in model.state_dict().items()}
     model.load_state_dict({key: value.float() for key, value in weights.items()})

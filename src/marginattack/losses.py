@@ -1,7 +1,7 @@
 """What an attack may descend: functions of the logits and one class a sample, larger the surer the model is of it.
 
 An untargeted attack lowers the belief in the true class, a targeted one raises that in the target; ``Problem`` puts
-in the sign, so that every attack descends.
+in the sign, so that every attack descends. They are values, so that the settings of an attack print their names.
 """
 
 from collections.abc import Callable
@@ -16,41 +16,42 @@ from marginattack.shapes import Labels, Logits
 Belief: TypeAlias = Callable[[Logits, Labels], Tensor]
 
 
-def margin(logits: Logits, label: Labels) -> Tensor:
+@final
+@dataclass(frozen=True)
+class Margin:
     """l_y − max_{i≠y} l_i: positive exactly where y is predicted. The paper's c without its offset."""
-    return _own(logits, label) - _others(logits, label).amax(1)
+
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        return _own(logits, label) - others(logits, label).amax(1)
 
 
-def rival(rank: int) -> Belief:
+@final
+@dataclass(frozen=True)
+class Rival:
     """l_y − the logit of the other class of that rank, 0 the highest: the paper's c_i for a target scan."""
 
-    def lead(logits: Logits, label: Labels) -> Tensor:
-        return _own(logits, label) - _others(logits, label).topk(rank + 1, dim=1).values[:, rank]
+    rank: int
 
-    return lead
-
-
-def log_probability(logits: Logits, label: Labels) -> Tensor:
-    """The log of p_y: the cross-entropy with its sign turned."""
-    return -torch.nn.functional.cross_entropy(logits, label, reduction="none")
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        return _own(logits, label) - others(logits, label).topk(self.rank + 1, dim=1).values[:, self.rank]
 
 
 @final
 @dataclass(frozen=True)
 class CrossEntropy:
-    """``log_probability`` as a value that prints its name, for the settings of an attack."""
+    """log p_y: the cross-entropy with its sign turned."""
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        return log_probability(logits, label)
+        return -torch.nn.functional.cross_entropy(logits, label, reduction="none")
 
 
 @final
 @dataclass(frozen=True)
-class LogitDifference:
-    """``margin`` as a value that prints its name, for the settings of an attack."""
+class LogOdds:
+    """log p_y / (1 − p_y): it rises with p_y but does not saturate where the model is sure."""
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        return margin(logits, label)
+        return _own(logits, label) - others(logits, label).logsumexp(1)
 
 
 @final
@@ -64,39 +65,35 @@ class Hinge:
     confidence: float = 50.0
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        return margin(logits, label).clamp(-self.confidence, self.confidence)
+        return MARGIN(logits, label).clamp(-self.confidence, self.confidence)
 
 
 @final
 @dataclass(frozen=True)
-class Against:
-    """l_y − l_t for one class t, held fixed: the one ``shift`` places after y in the ring of classes."""
-
-    shift: int
+class Own:
+    """l_y"""
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        return _own(logits, label) - _own(logits, (label + self.shift) % logits.shape[1])
+        return _own(logits, label)
 
 
 @final
 @dataclass(frozen=True)
-class ShiftOf:
-    """Not a belief but the ``shift`` of the other class of that rank, 0 the highest: which ``Against`` it is."""
-
-    rank: int
+class AgainstRest:
+    """Minus the sum of the other logits."""
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        rival = _others(logits, label).topk(self.rank + 1, dim=1).indices[:, self.rank]
-        return ((rival - label) % logits.shape[1]).to(logits.dtype)
+        return _own(logits, label) - logits.sum(1)
 
 
-CROSS_ENTROPY, LOGIT_DIFFERENCE = CrossEntropy(), LogitDifference()
+MARGIN, CROSS_ENTROPY, LOG_ODDS = Margin(), CrossEntropy(), LogOdds()
+OWN, AGAINST_REST = Own(), AgainstRest()
+
+
+def others(logits: Logits, label: Labels) -> Logits:
+    """The logits with that of the label out of play."""
+    return logits.scatter(1, label[:, None], -torch.inf)
 
 
 def _own(logits: Logits, label: Labels) -> Tensor:
     return logits.gather(1, label[:, None])[:, 0]
-
-
-def _others(logits: Logits, label: Labels) -> Logits:
-    """The logits with that of the label out of play."""
-    return logits.scatter(1, label[:, None], -torch.inf)

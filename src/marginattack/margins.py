@@ -74,7 +74,9 @@ class Margins:
         first = parts[0]
         for part in parts:
             if (part.norm, part.settings) != (first.norm, first.settings):
-                raise ValueError(f"cannot join margins made with different settings: {part.settings} and {first.settings}")
+                raise ValueError(
+                    f"cannot join margins made with different settings: {part.settings} and {first.settings}"
+                )
         return replace(first, **{name: torch.cat([getattr(part, name) for part in parts]) for name in _columns()})
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -107,11 +109,17 @@ class Margins:
             table = pq.read_table(path)
             about = json.loads((table.schema.metadata or {})[b"marginattack"])
         except (pa.ArrowInvalid, KeyError):
-            raise ValueError(f"{path} is no margins file, or a damaged one: give a file that Margins.save wrote") from None
+            raise ValueError(
+                f"{path} is no margins file, or a damaged one: give a file that Margins.save wrote"
+            ) from None
         if about["format"] != FORMAT:
-            raise ValueError(f"{path} has format {about['format']}, this version reads {FORMAT}: update marginattack or measure again")
+            raise ValueError(
+                f"{path} has format {about['format']}, this version reads {FORMAT}: update marginattack or measure again"
+            )
         images = table.column("adversarial").combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        columns = {name: torch.from_numpy(table.column(name).to_numpy().copy()) for name in _columns() if name != "adversarial"}
+        columns = {
+            name: torch.from_numpy(table.column(name).to_numpy().copy()) for name in _columns() if name != "adversarial"
+        }
         adversarial = torch.from_numpy(images.copy()).reshape(-1, *about["shape"])
         return Margins(norm=about["norm"], settings=about["settings"], adversarial=adversarial, **columns)
 
@@ -119,4 +127,3 @@ class Margins:
 def _columns() -> list[str]:
     """The names of the fields that hold one row a sample."""
     return [field.name for field in fields(Margins) if field.type is Tensor]
-

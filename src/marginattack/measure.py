@@ -42,7 +42,9 @@ def measure(
     """
     norm, attack = as_norm(norm), attack or MarginAttack()
     if norm.name not in attack.norms:
-        raise Refused(f"{type(attack).__name__} is made for {', '.join(attack.norms)}, not {norm}: choose another norm or attack")
+        raise Refused(
+            f"{type(attack).__name__} is made for {', '.join(attack.norms)}, not {norm}: choose another norm or attack"
+        )
     if budget is not None and budget < 1:
         raise Refused(f"budget is {budget}: it counts forwards + backwards a sample, so give at least 1")
     if batch < 1:
@@ -59,7 +61,9 @@ def measure(
         }  # fmt: skip
         parts = []
         for rows in torch.arange(len(x)).split(batch):
-            part = _measure_batch(classifier, x[rows], y[rows], a if a is None else a[rows], norm, attack, budget, seed, rows)
+            part = _measure_batch(
+                classifier, x[rows], y[rows], a if a is None else a[rows], norm, attack, budget, seed, rows
+            )
             parts.append(Margins(norm=norm.name, settings=settings, **part))
             if progress is not None:
                 progress(len(rows))
@@ -73,7 +77,9 @@ def _measure_batch(
     """One batch, as the columns of Margins."""
     prediction = classifier.predict(x)
     if bool((prediction < 0).any()):
-        raise Refused(f"model returns NaN or infinite logits for images[{int(ids[prediction < 0][0])}]: check its input scale")
+        raise Refused(
+            f"model returns NaN or infinite logits for images[{int(ids[prediction < 0][0])}]: check its input scale"
+        )
     done = _reached(prediction, y, a)
     forwards, backwards = torch.zeros_like(y), torch.zeros_like(y)
     adversarial, found = x.clone(), done.clone()
@@ -101,7 +107,9 @@ def _measure_batch(
 
 
 @torch.no_grad()
-def _recheck(classifier: Classifier, x: Tensor, adversarial: Tensor, y: Labels, a: Labels | None) -> tuple[Mask, Labels]:
+def _recheck(
+    classifier: Classifier, x: Tensor, adversarial: Tensor, y: Labels, a: Labels | None
+) -> tuple[Mask, Labels]:
     """Whether each point is adversarial and inside the box, from the bare model's argmax.
 
     Each batch holds the originals too, so its size, and with it the order of the sums inside the model, is another

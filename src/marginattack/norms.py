@@ -41,7 +41,7 @@ class Norm(ABC):
 
     @abstractmethod
     def dual(self, g: Points) -> Scalars:
-        """max gᵀs over ‖s‖ ≤ 1"""
+        """Max gᵀs over ‖s‖ ≤ 1"""
 
     @abstractmethod
     def steepest(self, g: Points) -> Points:
@@ -199,7 +199,7 @@ def _before(values: Tensor) -> Tensor:
 
 
 def _level(weight: Points, pace: Points, room: Points, r: Scalars) -> Points:
-    """t = min(λ·pace, room) with Σ weight·t = r: every coordinate advances at its pace until it meets its wall."""
+    """T = min(λ·pace, room) with Σ weight·t = r: every coordinate advances at its pace until it meets its wall."""
     breakpoints = torch.where(pace * room > 0, room / pace, 0)
     breakpoints, order = breakpoints.sort(1)
     stopped = _before((weight * room).gather(1, order))

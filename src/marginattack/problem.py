@@ -12,6 +12,7 @@ the samples that are finished, and never exceeds the budget; so no attack does a
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +30,14 @@ ROUNDING = 8  # an adversarial label must lead by this many units of rounding of
 
 class Finished(Exception):
     """No sample is left that may be looked at; ``Problem.solve`` ends the attack here."""
+
+
+class Rival(NamedTuple):
+    """Another class, and how it is reached: c and ∇c towards it."""
+
+    label: Labels
+    c: Scalars
+    g: Points
 
 
 class Problem:
@@ -77,31 +86,42 @@ class Problem:
         except Finished:
             pass
 
-    def value(self, x: Points, *, offset: float = 0.0, of: Belief = losses.margin) -> Scalars:
+    def value(self, x: Points, *, offset: float = 0.0, of: Belief = losses.MARGIN) -> Scalars:
         """c(x), from one forward. Zero for finished samples."""
-        ((value, _),) = self._look(x, [of], offset, gradients=False)
+        ((value, _),), _ = self._look(x, [of], offset, gradients=False)
         return value
 
-    def c(self, x: Points, *, offset: float = 0.0, of: Belief = losses.margin) -> tuple[Scalars, Points]:
+    def c(self, x: Points, *, offset: float = 0.0, of: Belief = losses.MARGIN) -> tuple[Scalars, Points]:
         """c(x) and ∇c(x), from one forward and one backward. Zero for finished samples.
 
         c is lifted by what rounding can hide, so that it is negative exactly where x counts as adversarial.
         """
-        (look,) = self._look(x, [of], offset)
+        (look,), _ = self._look(x, [of], offset)
         return look
 
-    def rivals(self, x: Points, *, most: int, offset: float = 0.0) -> list[tuple[Scalars, Points]]:
+    def looks(self, x: Points, of: Sequence[Belief], *, offset: float = 0.0) -> list[tuple[Scalars, Points]]:
+        """Value and gradient of several beliefs at x, from one forward and a backward each."""
+        return self._look(x, of, offset)[0]
+
+    def rivals(self, x: Points, *, most: int, offset: float = 0.0) -> list["Rival"]:
         """c_i(x) and ∇c_i(x) towards each of the highest other classes: one forward, one backward a class.
 
         A targeted problem has a single constraint, and that is returned.
         """
-        rivals = min(most, self.classifier.classes - 1)
-        beliefs = [losses.margin] if self.targeted else [losses.rival(rank) for rank in range(rivals)]
-        return self.looks(x, beliefs, offset=offset)
+        if self.targeted:
+            return [Rival(self._class, *self.c(x, offset=offset))]
+        ranks = range(min(most, self.classifier.classes - 1))
+        looks, logits = self._look(x, [losses.Rival(rank) for rank in ranks], offset)
+        labels = losses.others(logits, self._class).topk(len(looks), dim=1).indices
+        return [Rival(label, c, g) for label, (c, g) in zip(labels.T, looks, strict=True)]
 
-    def looks(self, x: Points, of: Sequence[Belief], *, offset: float = 0.0) -> list[tuple[Scalars, Points]]:
-        """Value and gradient of several beliefs at x, from one forward and a backward each."""
-        return self._look(x, of, offset)
+    def ranking(self, x: Points, *, most: int) -> list[Labels]:
+        """The classes to attack, the most likely first: the highest others, or the target. From one forward."""
+        _, logits = self._look(x, [losses.MARGIN], 0.0, gradients=False)
+        if self.targeted:
+            return [self._class]
+        highest = losses.others(logits, self._class).topk(min(most, self.classifier.classes - 1), dim=1)
+        return list(highest.indices.T)
 
     def uniform(self) -> Points:
         """Numbers in [0, 1): new ones at each call, each sample's own."""
@@ -110,7 +130,7 @@ class Problem:
         return uniform(self._ids, self.x0.shape[1], seed=self.seed, draw=draw, like=self.x0)
 
     def clamp(self, x: Points) -> Points:
-        """x inside the box."""
+        """X inside the box."""
         return torch.clamp(x, self.lo, self.hi)
 
     def drop(self, finished: Mask) -> None:
@@ -130,16 +150,21 @@ class Problem:
             self._live = before
 
     @contextmanager
-    def take(self, rows: Tensor) -> Iterator["Problem"]:
-        """Some samples as a problem of their own; one named m times is m rows that share what is left of its budget.
+    def take(self, rows: Tensor | None = None, *, targets: Labels | None = None) -> Iterator["Problem"]:
+        """Some samples (else all) as a problem of their own, with nothing found; with targets, as a targeted one.
 
-        What the part finds and spends is the whole's when the block ends. Copies of a sample draw different numbers.
+        A sample named m times is m rows, which share what is left of its budget and draw different numbers. What the
+        part finds and spends is the whole's when the block ends.
         """
+        rows = torch.arange(len(self.x0)) if rows is None else rows
         rows = rows.cpu()
         part = copy(self)
         there = rows.to(self.x0.device)
-        part.x0, part.best, part.distance = self.x0[there], self.best[there], self.distance[there]
+        part.x0, part.best = self.x0[there], self.x0[there]
+        part.distance = torch.full_like(part.x0[:, :1], torch.inf)
         part._class, part._ids = self._class[there], self._ids[rows]
+        if targets is not None:
+            part._class, part._sign, part.targeted = targets, -1, True
         part._copy = _occurrence(rows)
         part._left = self._left[rows] // torch.bincount(rows)[rows]
         part.forwards, part.backwards = torch.zeros_like(rows), torch.zeros_like(rows)
@@ -178,11 +203,11 @@ class Problem:
 
     def _look(
         self, x: Points, of: Sequence[Belief], offset: float, *, gradients: bool = True
-    ) -> list[tuple[Scalars, Points]]:
-        """One look at the live samples, chunk by chunk, and what follows from it."""
+    ) -> tuple[list[tuple[Scalars, Points]], Tensor]:
+        """One look at the live samples, chunk by chunk: values and gradients, and the logits. It counts and judges."""
         rows = self._pay(1, len(of) if gradients else 0)
         chunk = self.classifier.chunk
-        values, slopes, crossed = [], [], []
+        values, slopes, crossed, every = [], [], [], []
         for points, label in zip(x[rows].split(chunk), self._class[rows].split(chunk), strict=True):
             leaf = points.detach().unflatten(1, self.shape).requires_grad_(gradients)
             with torch.set_grad_enabled(gradients):
@@ -191,12 +216,14 @@ class Problem:
             slope = [_gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
             logits = logits.detach()
             rounding = ROUNDING * self.classifier.epsilon(x) * logits.abs().amax(1)
-            crossed.append(self._sign * losses.margin(logits, label) + rounding < 0)
+            crossed.append(self._sign * losses.MARGIN(logits, label) + rounding < 0)
             values.append(torch.stack(beliefs).detach() + rounding - offset)
             slopes.append(torch.stack(slope).flatten(2))
+            every.append(logits)
         self._judge(x, self._full(torch.cat(crossed), rows))
         pairs = zip(torch.cat(values, dim=1), torch.cat(slopes, dim=1), strict=True)
-        return [(self._full(value[:, None], rows), self._full(slope, rows)) for value, slope in pairs]
+        looks = [(self._full(value[:, None], rows), self._full(slope, rows)) for value, slope in pairs]
+        return looks, self._full(torch.cat(every), rows)
 
     def _judge(self, x: Points, crossed: Mask) -> None:
         """Keep what is adversarial, inside the box and nearer than the best so far."""

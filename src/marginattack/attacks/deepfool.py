@@ -51,7 +51,10 @@ class DeepFool(Attack):
 
     def hop(self, problem: Problem, x: Points, extra: Scalars) -> Points:
         """To the nearest of the rivals' tangent planes, and a little farther."""
-        c, g = (torch.stack(column) for column in zip(*problem.rivals(x, most=self.candidates), strict=True))
+        c, g = (
+            torch.stack(column)
+            for column in zip(*((c, g) for _, c, g in problem.rivals(x, most=self.candidates)), strict=True)
+        )
         slope = torch.stack([problem.norm.dual(gradient) for gradient in g])
         length = torch.where(slope > 0, c.abs() / slope, torch.inf)
         k = length.argmin(0, keepdim=True)

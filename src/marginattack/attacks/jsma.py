@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.losses import Belief
+from marginattack.losses import LOG_ODDS, Belief
 from marginattack.problem import Problem
-from marginattack.shapes import Labels, Logits, Points, Scalars
+from marginattack.shapes import Points, Scalars
 
 PAIRS_AT_ONCE = 2**24  # pairs whose saliency is held in memory
 
@@ -85,21 +85,6 @@ def _unsurpassed(a: Points, b: Points) -> Tensor:
     return order.gather(1, kept.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :width])
 
 
-def own(logits: Logits, label: Labels) -> Tensor:
-    """l_t"""
-    return logits.gather(1, label[:, None])[:, 0]
-
-
-def log_odds(logits: Logits, label: Labels) -> Tensor:
-    """Log p_t / (1 − p_t): it rises with p_t but does not saturate where the model is sure."""
-    return own(logits, label) - logits.scatter(1, label[:, None], -torch.inf).logsumexp(1)
-
-
-def against_rest(logits: Logits, label: Labels) -> Tensor:
-    """Minus the sum of the other logits."""
-    return own(logits, label) - logits.sum(1)
-
-
 @final
 @dataclass(frozen=True, kw_only=True)
 class JSMA(Attack):
@@ -108,8 +93,8 @@ class JSMA(Attack):
     ``theta`` is the step as a share of the box's width, its sign the direction, 1 to the wall in one step; with
     ``both``, each step takes the better of θ and −θ (Wiyatno and Xu 2018). ``gamma``: the share of the features that
     may change. ``of`` names F. With probabilities Σ_j F_j = 1, so the two factors are the same but for their sign and
-    a single belief says both: ``(log_odds,)``, whose slope is p's times a positive number and does not vanish. The
-    paper's logits are ``(own, against_rest)``; ``(own,)`` is the map of ART 1.20: the two features that raise the
+    a single belief says both: ``(LOG_ODDS,)``, whose slope is p's times a positive number and does not vanish. The
+    paper's logits are ``(OWN, AGAINST_REST)``; ``(OWN,)`` is the map of ART 1.20: the two features that raise the
     target's logit most.
 
     Deviations: probabilities rather than logits, in both directions (50 digits of the bundled model, towards the
@@ -125,7 +110,7 @@ class JSMA(Attack):
     theta: float = 1.0
     gamma: float = 1.0
     saliency: Saliency = Pairs()
-    of: tuple[Belief, ...] = (log_odds,)
+    of: tuple[Belief, ...] = (LOG_ODDS,)
     both: bool = True
 
     def __call__(self, problem: Problem) -> None:

@@ -75,4 +75,4 @@ class LBFGS(Attack):
 
 
 def _loss(problem: Problem) -> losses.Belief:
-    return losses.log_probability if problem.targeted else losses.margin
+    return losses.CROSS_ENTROPY if problem.targeted else losses.MARGIN

@@ -9,10 +9,10 @@ from typing import ClassVar, final
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.attacks.pgd import PGD, starts
-from marginattack.losses import LOGIT_DIFFERENCE, Against, Belief, ShiftOf
+from marginattack.attacks.pgd import PGD
+from marginattack.losses import MARGIN
 from marginattack.problem import Problem
-from marginattack.shapes import Mask, Points, Scalars
+from marginattack.shapes import Points, Scalars
 
 
 @final
@@ -42,19 +42,15 @@ class LogitDifferenceAttack(Attack):
 
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
         """As ``PGD.within``, for each candidate."""
-        pgd = PGD(steps=self.steps, step=self.step, relative=self.relative, stop=self.stop)
-        ranks = 1 if problem.targeted else min(self.candidates, problem.classifier.classes - 1)
-        for rank in range(ranks):
-            begin = starts(problem, radius, start, self.restarts, random=True)
-            with problem.only(~(self.stop & (problem.distance <= radius)[:, 0])):
-                for loss, those in self.goals(problem, rank):
-                    with problem.only(those):
-                        for x in begin:
-                            pgd.descend(problem, x, radius, loss)
-
-    def goals(self, problem: Problem, rank: int) -> list[tuple[Belief, Mask]]:
-        """The loss of each class that has this rank at x₀ for some samples, and which these are."""
-        if problem.targeted:
-            return [(LOGIT_DIFFERENCE, torch.ones_like(problem.distance[:, 0], dtype=torch.bool))]
-        shift = problem.value(problem.x0, of=ShiftOf(rank))[:, 0].round()  # Problem lifts values by a trace of rounding
-        return [(Against(int(s)), shift == s) for s in sorted(set(shift.tolist())) if s > 0]
+        pgd = PGD(
+            steps=self.steps,
+            step=self.step,
+            relative=self.relative,
+            loss=MARGIN,
+            restarts=self.restarts,
+            stop=self.stop,
+        )
+        for label in problem.ranking(problem.x0, most=self.candidates):
+            pgd.leave(problem, radius)
+            with problem.take(targets=label) as towards:
+                pgd.within(towards, radius, start)

@@ -17,8 +17,7 @@ import torch
 from marginattack.attacks.attack import Attack
 from marginattack.problem import Problem
 from marginattack.schedules import Constant, Cosine, Fading, Schedule
-from marginattack.shapes import Points, Scalars
-
+from marginattack.shapes import Labels, Points, Scalars
 
 # (problem, x, c, ∇c, α) ↦ z with ∇cᵀ(z − x) = −α c
 Restoration: TypeAlias = Callable[[Problem, Points, Scalars, Points, float], Points]
@@ -101,18 +100,22 @@ class Shrink:
 class MarginAttack(Attack):
     """Alternate restoration and projection moves, end on restorations (Alg. 1).
 
-    ``moves`` counts both kinds, the last ``closing`` of them restorations; the first ``scans`` restorations try each
-    of the ``candidates`` highest other classes and keep the point nearest to x₀ (or to the iterate).
+    ``moves`` counts both kinds; of every run the share ``closing`` / ``moves`` at its end are restorations. A target
+    scan restores towards each of the ``candidates`` highest other classes. As in the paper, the first ``scans``
+    restorations are scans and keep the point nearest to x₀ (or to the iterate). With ``follow``, one scan at the start
+    ranks the classes; the nearest of them are each followed for a share of the moves, and the nearest point that this
+    finds takes the rest of them towards any class.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
-    cost: ClassVar = "1 forward + 1 backward a move; a scan move 1 backward a candidate"
+    cost: ClassVar = "1 forward + 1 backward a move; a scan 1 backward a candidate"
     reference: ClassVar = "Zhang, Chang, Yu, Qian 2019"
 
     moves: int = 200
     closing: int = 20
     scans: int = 10
     candidates: int = 10
+    follow: int = 3
     scan_near: Literal["input", "iterate"] = "input"
     offset: Schedule = Constant(0.0)
     closing_offset: Schedule = Fading(-1e-7, -1e-2)
@@ -125,18 +128,30 @@ class MarginAttack(Attack):
     radius: float = 0.0
 
     def __call__(self, problem: Problem) -> None:
-        pairs = (self.moves - self.closing) // 2
         for _ in range(self.restarts):
             x = self.start(problem)
-            for k in range(pairs):
-                move = self.scan if k < self.scans else self.restore
-                z = move(problem, x, self.alpha(k, pairs), self.offset(k, pairs))
-                _, g = problem.c(z)
-                x = problem.clamp(self.projection(problem, z, g, self.beta(k, pairs)))
-            closing = self.moves - 2 * pairs
-            for j in range(closing):
-                x = self.restore(problem, x, self.closing_alpha, self.closing_offset(j, closing))
-            problem.value(x)
+            near = self.nearest_classes(problem, x) if self.follow else []
+            share = self.moves // (len(near) + 2)
+            best, distance = x, torch.full_like(problem.distance, torch.inf)
+            for label in near:
+                with problem.take(targets=label) as towards:
+                    self.run(towards, x, share, scans=0)
+                best = torch.where(towards.distance < distance, towards.best, best)
+                distance = torch.minimum(towards.distance, distance)
+            self.run(problem, best, self.moves - len(near) * share, scans=0 if near else self.scans)
+
+    def run(self, problem: Problem, x: Points, moves: int, scans: int) -> None:
+        """Pairs of moves from x, then the closing ones."""
+        closing = round(self.closing * moves / self.moves)
+        pairs = (moves - closing) // 2
+        for k in range(pairs):
+            move = self.scan if k < scans else self.restore
+            z = move(problem, x, self.alpha(k, pairs), self.offset(k, pairs))
+            _, g = problem.c(z)
+            x = problem.clamp(self.projection(problem, z, g, self.beta(k, pairs)))
+        for j in range(moves - 2 * pairs):
+            x = self.restore(problem, x, self.closing_alpha, self.closing_offset(j, moves - 2 * pairs))
+        problem.value(x)
 
     def start(self, problem: Problem) -> Points:
         """x₀, or uniform within ``radius`` of it in every coordinate (Eq. 12)."""
@@ -153,6 +168,15 @@ class MarginAttack(Attack):
         """Towards each candidate class; the restored point that is nearest (Eq. 11)."""
         home = problem.x0 if self.scan_near == "input" else x
         looks = problem.rivals(x, most=self.candidates, offset=offset)
-        hops = torch.stack([self.restoration(problem, x, c, g, alpha) for c, g in looks])
+        hops = torch.stack([self.restoration(problem, x, c, g, alpha) for _, c, g in looks])
         near = torch.stack([problem.norm.size(z - home) for z in hops]).argmin(0)
         return hops.gather(0, near[None].expand(1, *x.shape))[0]
+
+    def nearest_classes(self, problem: Problem, x: Points) -> list[Labels]:
+        """The classes whose restored points are nearest to x₀, the nearest first."""
+        looks = problem.rivals(x, most=self.candidates)
+        far = torch.cat(
+            [problem.norm.size(self.restoration(problem, x, c, g, 1.0) - problem.x0) for _, c, g in looks], 1
+        )
+        labels = torch.stack([label for label, _, _ in looks], 1).gather(1, far.argsort(1))
+        return list(labels.T[: self.follow])

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.attacks.jsma import log_odds
 from marginattack.classifier import Refused
-from marginattack.losses import Belief
+from marginattack.losses import LOG_ODDS, Belief
 from marginattack.problem import Problem
 from marginattack.shapes import Points
 
@@ -33,8 +32,7 @@ class OnePixel(Attack):
     a multiple of the variables as in ART 1.20, each of which costs one forward a generation.
 
     Deviations: log p_y/(1 − p_y) instead of p_y (evolution only compares, so the search is the same, without ties where
-    p_y rounds to 1); the first population is a
-    Latin hypercube instead of Gaussian colours; mutants start from the best candidate with a random weight, scipy's
+    p_y rounds to 1); the first population is a Latin hypercube instead of Gaussian colours; mutants start from the best candidate with a random weight, scipy's
     default and ART's, instead of a random one with weight 0.5; values are not rounded to 8 bits; any adversarial
     candidate ends the search, not only the best one.
     """
@@ -48,7 +46,7 @@ class OnePixel(Attack):
     generations: int = 100
     strategy: Literal["best1bin", "rand1bin"] = "best1bin"
     mutation: float | tuple[float, float] = (0.5, 1.0)
-    of: Belief = log_odds
+    of: Belief = LOG_ODDS
 
     def __call__(self, problem: Problem) -> None:
         if not bool(torch.isfinite(problem.hi - problem.lo).all()):

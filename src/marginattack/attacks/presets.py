@@ -9,8 +9,22 @@ from dataclasses import replace
 from marginattack.attacks.marginattack import ActiveSet, MarginAttack, Shrink, Slide
 from marginattack.schedules import Constant, Power
 
-_L2 = MarginAttack(projection=Slide(), alpha=Constant(1.0), beta=Power(0.5), offset=Constant(-0.01), closing_offset=Constant(-0.01))
-_LINF = MarginAttack(projection=Shrink(b=0.1), alpha=Constant(0.2), beta=Power(1.0), offset=Constant(-0.01), closing_offset=Constant(-0.01))
+_L2 = MarginAttack(
+    follow=0,
+    projection=Slide(),
+    alpha=Constant(1.0),
+    beta=Power(0.5),
+    offset=Constant(-0.01),
+    closing_offset=Constant(-0.01),
+)
+_LINF = MarginAttack(
+    follow=0,
+    projection=Shrink(b=0.1),
+    alpha=Constant(0.2),
+    beta=Power(1.0),
+    offset=Constant(-0.01),
+    closing_offset=Constant(-0.01),
+)
 
 # name: (width of the paper's pixels, settings)
 PRESETS: dict[str, tuple[float, MarginAttack]] = {
@@ -28,7 +42,14 @@ PRESETS: dict[str, tuple[float, MarginAttack]] = {
     # An implementation by the paper's first author, where it differs from the text.
     "author-l2": (
         1.0,
-        replace(_L2, offset=Constant(-0.1), closing_offset=Constant(-0.1), beta=Power(0.3, stride=2), scan_near="iterate", restoration=ActiveSet(5)),
+        replace(
+            _L2,
+            offset=Constant(-0.1),
+            closing_offset=Constant(-0.1),
+            beta=Power(0.3, stride=2),
+            scan_near="iterate",
+            restoration=ActiveSet(5),
+        ),
     ),
 }
 

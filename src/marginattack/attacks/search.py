@@ -10,7 +10,7 @@ import torch
 
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.pgd import PGD, inside
-from marginattack.losses import LOGIT_DIFFERENCE
+from marginattack.losses import MARGIN
 from marginattack.problem import Problem
 from marginattack.shapes import Points, Scalars
 
@@ -22,7 +22,7 @@ class FixedRadius(Protocol):
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None: ...
 
 
-WITHIN = PGD(steps=40, step=0.1, loss=LOGIT_DIFFERENCE, random=False)
+WITHIN = PGD(steps=40, step=0.1, loss=MARGIN, random=False)
 
 
 @final
