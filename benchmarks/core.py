@@ -87,7 +87,8 @@ def load(path: str) -> tuple[Tensor, Tensor]:
 
 def main(path: str | None = None, count: str = "500") -> None:
     x, y = digits(path, int(count))
-    found, rows = {}, {}
+    found: dict[str, Tensor] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name, (norm, run) in attacks().items():
         model = Counted(zoo("mnist-cnn").to(DEVICE))
         began = time.perf_counter()

@@ -17,7 +17,7 @@ class Bench:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """``ours`` and ``theirs`` return the distance of the adversarial input of each sample, infinity where none was found."""
+    """``ours`` and ``theirs`` return the distance of each sample's adversarial input, infinity where none was found."""
 
     attack: str
     norm: str

@@ -6,14 +6,16 @@ than the package's: bisection on the size of the ball, closed forms, mixed-integ
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import LinearConstraint, milp
+from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Tensor, nn
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Paraboloid(nn.Module):
 
 
 def paraboloid(seed: int, bend: float, *, n: int = 40, d: int = 12) -> Oracle:
-    """Inputs on the axis of a randomly turned paraboloid: its vertex is nearest while bend > −1 / distance (l2 only)."""
+    """Inputs on the axis of a randomly turned paraboloid: its vertex is nearest while bend > −1 / distance (l2)."""
     rng = np.random.default_rng(seed)
     axis = rng.standard_normal(d)
     axis /= np.linalg.norm(axis)
@@ -156,33 +158,40 @@ def paraboloid(seed: int, bend: float, *, n: int = 40, d: int = 12) -> Oracle:
     return Oracle(model, images, torch.zeros(n, dtype=torch.int64), (-10.0, 10.0), exact)
 
 
-def relu_network(seed: int, *, n: int = 8, d: int = 10, hidden: tuple[int, int] = (20, 20), classes: int = 3) -> Oracle:
-    """A random network of two hidden layers small enough for mixed-integer programs to know its margins."""
-    generator = torch.Generator().manual_seed(seed)
-    sizes = (d, *hidden, classes)
-    layers: list[nn.Module] = []
-    for a, b in zip(sizes, sizes[1:], strict=False):
-        layer = nn.Linear(a, b, dtype=torch.float64)
-        with torch.no_grad():
-            layer.weight.copy_(torch.randn(b, a, generator=generator, dtype=torch.float64) * (2 / a) ** 0.5)
-            layer.bias.copy_(torch.randn(b, generator=generator, dtype=torch.float64) * 0.1)
-        layers += [layer, nn.ReLU()]
-    model = nn.Sequential(*layers[:-1])
-    images = torch.rand(n, d, generator=generator, dtype=torch.float64)
-    labels = model(images).argmax(1)
+def relu_network(seed: int, *, side: int, hidden: tuple[int, int], n: int = 8) -> Oracle:
+    """A network of two small hidden layers, trained on shrunken digits: mixed-integer programs know its margins."""
+    from marginattack.sources.data import samples
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        sizes = (side * side, *hidden, 10)
+        layers = [module for a, b in pairwise(sizes) for module in (nn.Linear(a, b, dtype=torch.float64), nn.ReLU())]
+        model = nn.Sequential(*layers[:-1])
+    x, y = samples("mnist")
+    x = nn.functional.adaptive_avg_pool2d(x, side).flatten(1).double()
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(300):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    right = model(x).argmax(1) == y
 
     def exact(norm: str) -> Array:
         raise AssertionError("use milp_margins, which wants an upper bound to be quick")
 
-    return Oracle(model, images, labels, (0.0, 1.0), exact)
+    return Oracle(model, x[right][:n], y[right][:n], (0.0, 1.0), exact)
 
 
 def milp_margins(oracle: Oracle, within: Array) -> Array:
-    """The exact ℓ∞ margins of a ReLU network's inputs, sought up to ``within``; infinity where there is none so near."""
+    """The exact ℓ∞ margins of a ReLU network's inputs, sought up to ``within``; infinity where none is so near."""
     assert isinstance(oracle.model, nn.Sequential)
-    classes = oracle.model[-1].out_features
-    return np.array([min(_milp_margin(oracle.model, x, int(y), i, min(top * (1 + 1e-6), 1)) for i in range(classes) if i != y)
-                     for x, y, top in zip(oracle.images.numpy(), oracle.labels, within, strict=True)])  # fmt: skip
+    last = oracle.model[-1]
+    assert isinstance(last, nn.Linear)
+    samples = zip(oracle.images.numpy(), oracle.labels.tolist(), within, strict=True)
+    return np.array([
+        min(_milp_margin(oracle.model, x, y, i, min(top * (1 + 1e-6), 1)) for i in range(last.out_features) if i != y)
+        for x, y, top in samples
+    ])  # fmt: skip
 
 
 def _milp_margin(model: nn.Sequential, x0: Array, label: int, rival: int, within: float) -> float:
@@ -234,6 +243,7 @@ def _milp_margin(model: nn.Sequential, x0: Array, label: int, rival: int, within
     )
     cost = np.zeros(total)
     cost[0] = 1
-    result = milp(cost, constraints=LinearConstraint(np.array(rows), ub=np.array(tops)), integrality=integer,
-                  bounds=(least, upper), options={"mip_rel_gap": 1e-9})  # fmt: skip
+    plane = LinearConstraint(np.array(rows), ub=np.array(tops))
+    box, gap = Bounds(least, upper), {"mip_rel_gap": 1e-9}
+    result = milp(cost, constraints=plane, integrality=integer.astype(int), bounds=box, options=gap)
     return float(result.fun) if result.success else np.inf

@@ -1,5 +1,7 @@
 """Geometry against reference solvers."""
 
+from typing import Any
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -10,21 +12,22 @@ from scipy.optimize import linprog, minimize
 
 from marginattack.norms import L0, L1, L2, LINF, NORMS, Norm, as_norm
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 
-def reference(norm: Norm, w: Array, room: Array, r: float) -> float:
+def reference(norm: Norm, w: Array, room: Array, r: float) -> Any:
     """The least size of t in [0, room] with wᵀt = r, from a solver that knows nothing of breakpoints."""
     d = len(w)
     if norm is L1:
-        return float(linprog(np.ones(d), A_eq=[w], b_eq=[r], bounds=list(zip(np.zeros(d), room, strict=True))).fun)
+        return linprog(np.ones(d), A_eq=[w], b_eq=[r], bounds=list(zip(np.zeros(d), room, strict=True))).fun
     if norm is LINF:
         below = np.hstack([np.eye(d), -np.ones((d, 1))])
         bounds = [*zip(np.zeros(d), room, strict=True), (0, None)]
         return float(
             linprog([*np.zeros(d), 1], A_ub=below, b_ub=np.zeros(d), A_eq=[[*w, 0]], b_eq=[r], bounds=bounds).fun
         )
-    result = minimize(lambda t: t @ t, room * r / (w @ room), jac=lambda t: 2 * t, method="SLSQP",
+    result = minimize(  # type: ignore[call-overload]
+lambda t: t @ t, room * r / (w @ room), jac=lambda t: 2 * t, method="SLSQP",
                       bounds=list(zip(np.zeros(d), room, strict=True)), options={"ftol": 1e-15, "maxiter": 500},
                       constraints={"type": "eq", "fun": lambda t: w @ t - r, "jac": lambda t: w})  # fmt: skip
     return float(np.sqrt(result.fun))
@@ -61,8 +64,8 @@ def test_onto_plane_is_on_the_plane_in_the_box_and_nearest(norm: Norm, plane: tu
 
 def nearest(norm: Norm, x: Array, g: Array, r: float, dtype: torch.dtype, walls: tuple[float, float] = (0, 1)) -> Array:
     lo, hi = (torch.tensor([[w]], dtype=dtype) for w in walls)
-    row = (torch.from_numpy(v)[None].to(dtype) for v in (x, g))
-    return norm.onto_plane(*row, torch.tensor([[r]], dtype=dtype), lo, hi)[0].double().numpy()
+    start, slope = (torch.from_numpy(v)[None].to(dtype) for v in (x, g))
+    return norm.onto_plane(start, slope, torch.tensor([[r]], dtype=dtype), lo, hi)[0].double().numpy()
 
 
 @pytest.mark.parametrize("norm", NORMS.values(), ids=str)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from marginattack.shapes import Labels, Logits
 
-Bounds = tuple[float, float] | tuple[Tensor, Tensor]
+Bounds = tuple[float | int, float | int] | tuple[Tensor, Tensor]
 
 NOISE = 1e-5  # how far outside the box, as a share of its width, an input may lie by rounding
 
@@ -116,31 +116,27 @@ class Classifier:
     def _accept_images(self, images: Any) -> Tensor:
         x = _as_tensor(images, "images")
         if x.ndim < 2 or 0 in x.shape:
-            raise Refused(
-                f"images have shape {tuple(x.shape)}: give a non-empty batch, one input a row, such as (n, channels, height, width)"
-            )
+            hint = "give a non-empty batch, one input a row, such as (n, channels, height, width)"
+            raise Refused(f"images have shape {tuple(x.shape)}: {hint}")
         if x.is_complex() or x.dtype == torch.bool:
             raise Refused(f"images are {_name(x.dtype)}: give floating-point pixels")
         if not x.is_floating_point() and not self.bounds_stated:
-            raise Refused(
-                f"images are {_name(x.dtype)} and their scale is not stated: pass images / 255 or, if the model takes 0 to 255, bounds=(0, 255)"
-            )
+            hint = "pass images / 255 or, if the model takes 0 to 255, bounds=(0, 255)"
+            raise Refused(f"images are {_name(x.dtype)} and their scale is not stated: {hint}")
         if not x.is_floating_point() or x.dtype.itemsize < 4:
             x = x.to(torch.float32)
         if self.model_dtype is not None:
             x = x.to(torch.float64 if self.model_dtype == torch.float64 else torch.float32)
-        if not bool(torch.isfinite(x).all()):
-            rows = (~torch.isfinite(x)).flatten(1).any(1)
-            raise Refused(
-                f"images hold NaN or infinity in {int(rows.sum())} of {len(x)} inputs, first in images[{int(rows.nonzero()[0])}]: clean the data"
-            )
+        strange = (~torch.isfinite(x)).flatten(1).any(1)
+        if bool(strange.any()):
+            where = f"{int(strange.sum())} of {len(x)} inputs, first in images[{int(strange.nonzero()[0])}]"
+            raise Refused(f"images hold NaN or infinity in {where}: clean the data")
         lo, hi = self.box(x)
         width = torch.where(torch.isfinite(hi - lo), hi - lo, 1)
         if bool((x < lo - NOISE * width).any()) or bool((x > hi + NOISE * width).any()):
-            raise Refused(
-                f"images span {float(x.min()):.4g} to {float(x.max()):.4g}, outside the box {_span(lo, hi)}: pass pixels, with "
-                "normalisation inside the model, or state bounds=(lo, hi)"
-            )
+            span = f"{float(x.min()):.4g} to {float(x.max()):.4g}, outside the box {_span(lo, hi)}"
+            hint = "pass pixels, with normalisation inside the model, or state bounds=(lo, hi)"
+            raise Refused(f"images span {span}: {hint}")
         return torch.clamp(x, lo, hi).cpu()
 
     def box(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,9 +144,8 @@ class Classifier:
         try:
             lo, hi = (b.to(images).expand(images.shape[1:]) if b.ndim else b.to(images) for b in (self.lo, self.hi))
         except RuntimeError:
-            raise Refused(
-                f"bounds of shape {tuple(self.lo.shape)} do not fit inputs of shape {tuple(images.shape[1:])}"
-            ) from None
+            shapes = f"{tuple(self.lo.shape)} do not fit inputs of shape {tuple(images.shape[1:])}"
+            raise Refused(f"bounds of shape {shapes}: give two numbers, or one bound a coordinate") from None
         return lo, hi
 
     def _accept_model(self, x: Tensor) -> int:
@@ -159,32 +154,28 @@ class Classifier:
             logits = self.model(x if self.model_dtype is None else x.to(self.model_dtype))
         except Exception as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise Refused(
-                f"model fails in eval mode on inputs of shape {tuple(x.shape[1:])}: {reason[:200]}"
-            ) from error
+            shape = tuple(x.shape[1:])
+            raise Refused(f"model fails in eval mode on inputs of shape {shape}: {reason[:200]}") from error
         if not isinstance(logits, Tensor):
-            raise Refused(
-                f"model returns a {type(logits).__name__}, not a tensor of logits: wrap it so that forward returns the logits alone"
-            )
+            hint = "wrap it so that forward returns the logits alone"
+            raise Refused(f"model returns a {type(logits).__name__}, not a tensor of logits: {hint}")
         if not logits.is_floating_point():
             raise Refused(f"model returns {_name(logits.dtype)}: it must return floating-point logits, not labels")
         if logits.shape in {(len(x),), (len(x), 1)}:
             raise Refused("model returns a single logit an input: wrap it as marginattack.TwoClass(model)")
         if logits.ndim != 2 or len(logits) != len(x):
             raise Refused(f"model returns shape {tuple(logits.shape)} for {len(x)} inputs: it must be (n, classes)")
-        if not bool(torch.isfinite(logits).all()):
-            raise Refused(
-                f"model returns NaN or infinite logits for {int((~torch.isfinite(logits)).any(1).sum())} of the first {len(x)} inputs: check its weights and its input scale"
-            )
+        wrong = int((~torch.isfinite(logits)).any(1).sum())
+        if wrong:
+            which = f"{wrong} of the first {len(x)} inputs"
+            raise Refused(f"model returns NaN or infinite logits for {which}: check its weights and its input scale")
         if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
-            raise Refused(
-                "model returns probabilities (they sum to 1), whose gradients vanish: remove its last softmax, or wrap it to return logits"
-            )
-        alone = self.model(x[:1] if self.model_dtype is None else x[:1].to(self.model_dtype))
-        if len(x) > 1 and not torch.allclose(alone, logits[:1], rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
-            raise Refused(
-                "model gives an input other logits alone than in a batch: it is random, or normalises over the batch (train-mode BatchNorm); a margin needs a fixed function"
-            )
+            hint = "remove its last softmax, or wrap it to return logits"
+            raise Refused(f"model returns probabilities (they sum to 1), whose gradients vanish: {hint}")
+        alone = self.logits(x[:1])
+        if not torch.allclose(alone, logits[:1].to(x.dtype), rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
+            why = "it is random, or normalises over the batch (BatchNorm without running statistics)"
+            raise Refused(f"model gives an input other logits alone than in a batch: {why}; a margin needs a function")
         return int(logits.shape[1])
 
 
@@ -212,9 +203,8 @@ def _as_tensor(values: Any, what: str) -> Tensor:
             array = array.astype(np.int64)
         return torch.from_numpy(np.ascontiguousarray(array))
     except (TypeError, ValueError):
-        raise Refused(
-            f"{what} are a {type(values).__name__} that is no array of numbers: give a tensor or a numpy array"
-        ) from None
+        kind = type(values).__name__
+        raise Refused(f"{what} are a {kind} that is no array of numbers: give a tensor or a numpy array") from None
 
 
 def _checked_bounds(bounds: Bounds | Sequence[Any]) -> tuple[Tensor, Tensor]:

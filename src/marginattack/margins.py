@@ -39,7 +39,8 @@ class Margins:
 
     def __repr__(self) -> str:
         s = self.summary()
-        return f"Margins({self.norm}, n={s['n']}, accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%})"
+        shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
+        return f"Margins({self.norm}, n={s['n']}, {shares})"
 
     def robust_accuracy(self, eps: float | Sequence[float]) -> Any:
         """The share of samples that are classified rightly and lie further than eps from the boundary."""
@@ -77,7 +78,8 @@ class Margins:
                 raise ValueError(
                     f"cannot join margins made with different settings: {part.settings} and {first.settings}"
                 )
-        return replace(first, **{name: torch.cat([getattr(part, name) for part in parts]) for name in _columns()})
+        joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in _columns()}
+        return replace(first, **joined)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a Parquet file, whole or not at all."""
@@ -113,9 +115,7 @@ class Margins:
                 f"{path} is no margins file, or a damaged one: give a file that Margins.save wrote"
             ) from None
         if about["format"] != FORMAT:
-            raise ValueError(
-                f"{path} has format {about['format']}, this version reads {FORMAT}: update marginattack or measure again"
-            )
+            raise ValueError(f"{path} has format {about['format']}, this version reads {FORMAT}: update marginattack")
         images = table.column("adversarial").combine_chunks().flatten().to_numpy(zero_copy_only=False)
         columns = {
             name: torch.from_numpy(table.column(name).to_numpy().copy()) for name in _columns() if name != "adversarial"

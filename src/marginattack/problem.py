@@ -87,12 +87,12 @@ class Problem:
             pass
 
     def value(self, x: Points, *, offset: float = 0.0, of: Belief = losses.MARGIN) -> Scalars:
-        """c(x), from one forward. Zero for finished samples."""
+        """Value of the constraint at x, from one forward. Zero for finished samples."""
         ((value, _),), _ = self._look(x, [of], offset, gradients=False)
         return value
 
     def c(self, x: Points, *, offset: float = 0.0, of: Belief = losses.MARGIN) -> tuple[Scalars, Points]:
-        """c(x) and ∇c(x), from one forward and one backward. Zero for finished samples.
+        """Value and gradient of the constraint at x, from one forward and one backward. Zero for finished samples.
 
         c is lifted by what rounding can hide, so that it is negative exactly where x counts as adversarial.
         """

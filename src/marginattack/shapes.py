@@ -1,4 +1,4 @@
-"""The shapes that flow through the house; with jaxtyping installed (tests) they are checked, without it they are names."""
+"""The shapes that flow through the house: checked where jaxtyping is installed (tests), elsewhere only names."""
 
 from typing import TYPE_CHECKING, TypeAlias
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.attacks.jsma import JSMA, Pairs, Single, against_rest, own
+from marginattack.attacks.jsma import JSMA, Pairs, Single
 from marginattack.attacks.one_pixel import OnePixel
 from marginattack.classifier import Refused
+from marginattack.losses import AGAINST_REST, OWN
 
 
 class Linear(nn.Module):
@@ -98,7 +99,7 @@ def test_jsma_first_moves_the_papers_pair(theta: float) -> None:
     y = model(x).argmax(1)
     seen: list[Tensor] = []
     model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
-    attack = JSMA(theta=theta, both=False, of=(own, against_rest))
+    attack = JSMA(theta=theta, both=False, of=(OWN, AGAINST_REST))
     problem = ma.Problem(held(model, x, y), x, y, ma.L0, targets=target, budget=6)
     seen.clear()
     problem.solve(attack)

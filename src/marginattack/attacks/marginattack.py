@@ -175,8 +175,7 @@ class MarginAttack(Attack):
     def nearest_classes(self, problem: Problem, x: Points) -> list[Labels]:
         """The classes whose restored points are nearest to x₀, the nearest first."""
         looks = problem.rivals(x, most=self.candidates)
-        far = torch.cat(
-            [problem.norm.size(self.restoration(problem, x, c, g, 1.0) - problem.x0) for _, c, g in looks], 1
-        )
+        hops = [self.restoration(problem, x, c, g, 1.0) for _, c, g in looks]
+        far = torch.cat([problem.norm.size(z - problem.x0) for z in hops], 1)
         labels = torch.stack([label for label, _, _ in looks], 1).gather(1, far.argsort(1))
         return list(labels.T[: self.follow])

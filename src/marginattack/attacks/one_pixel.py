@@ -31,10 +31,10 @@ class OnePixel(Attack):
     pixel, its place and its values as shares of the box. ``population`` is the number of candidates, rounded down to
     a multiple of the variables as in ART 1.20, each of which costs one forward a generation.
 
-    Deviations: log p_y/(1 − p_y) instead of p_y (evolution only compares, so the search is the same, without ties where
-    p_y rounds to 1); the first population is a Latin hypercube instead of Gaussian colours; mutants start from the best candidate with a random weight, scipy's
-    default and ART's, instead of a random one with weight 0.5; values are not rounded to 8 bits; any adversarial
-    candidate ends the search, not only the best one.
+    Deviations: log p_y/(1 − p_y) instead of p_y (evolution only compares, so the search is the same, without ties
+    where p_y rounds to 1); the first population is a Latin hypercube instead of Gaussian colours; mutants start from
+    the best candidate with a random weight, scipy's default and ART's, instead of a random one with weight 0.5;
+    values are not rounded to 8 bits; any adversarial candidate ends the search, not only the best one.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")

@@ -9,22 +9,10 @@ from dataclasses import replace
 from marginattack.attacks.marginattack import ActiveSet, MarginAttack, Shrink, Slide
 from marginattack.schedules import Constant, Power
 
-_L2 = MarginAttack(
-    follow=0,
-    projection=Slide(),
-    alpha=Constant(1.0),
-    beta=Power(0.5),
-    offset=Constant(-0.01),
-    closing_offset=Constant(-0.01),
-)
-_LINF = MarginAttack(
-    follow=0,
-    projection=Shrink(b=0.1),
-    alpha=Constant(0.2),
-    beta=Power(1.0),
-    offset=Constant(-0.01),
-    closing_offset=Constant(-0.01),
-)
+_PAPER = MarginAttack(follow=0, offset=Constant(-0.01), closing_offset=Constant(-0.01))
+_L2 = replace(_PAPER, projection=Slide(), alpha=Constant(1.0), beta=Power(0.5))
+_LINF = replace(_PAPER, projection=Shrink(b=0.1), alpha=Constant(0.2), beta=Power(1.0))
+_AUTHOR = replace(_PAPER, offset=Constant(-0.1), closing_offset=Constant(-0.1), restoration=ActiveSet(5))
 
 # name: (width of the paper's pixels, settings)
 PRESETS: dict[str, tuple[float, MarginAttack]] = {
@@ -40,17 +28,7 @@ PRESETS: dict[str, tuple[float, MarginAttack]] = {
     # its foot, so the search ends at β = 1.
     "rosen": (1.0, replace(_L2, beta=Constant(1.0), scans=0)),
     # An implementation by the paper's first author, where it differs from the text.
-    "author-l2": (
-        1.0,
-        replace(
-            _L2,
-            offset=Constant(-0.1),
-            closing_offset=Constant(-0.1),
-            beta=Power(0.3, stride=2),
-            scan_near="iterate",
-            restoration=ActiveSet(5),
-        ),
-    ),
+    "author-l2": (1.0, replace(_AUTHOR, beta=Power(0.3, stride=2), scan_near="iterate")),
 }
 
 
