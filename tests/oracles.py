@@ -244,6 +244,6 @@ def _milp_margin(model: nn.Sequential, x0: Array, label: int, rival: int, within
     cost = np.zeros(total)
     cost[0] = 1
     plane = LinearConstraint(np.array(rows), ub=np.array(tops))
-    box, gap = Bounds(least, upper), {"mip_rel_gap": 1e-9}
-    result = milp(cost, constraints=plane, integrality=integer.astype(int), bounds=box, options=gap)
+    box, kinds = Bounds(least, upper), integer.astype(int)
+    result = milp(cost, constraints=plane, integrality=kinds, bounds=box, options={"mip_rel_gap": 1e-9})
     return float(result.fun) if result.success else np.inf

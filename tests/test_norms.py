@@ -23,13 +23,12 @@ def reference(norm: Norm, w: Array, room: Array, r: float) -> Any:
     if norm is LINF:
         below = np.hstack([np.eye(d), -np.ones((d, 1))])
         bounds = [*zip(np.zeros(d), room, strict=True), (0, None)]
-        return float(
-            linprog([*np.zeros(d), 1], A_ub=below, b_ub=np.zeros(d), A_eq=[[*w, 0]], b_eq=[r], bounds=bounds).fun
-        )
+        return linprog([*np.zeros(d), 1], A_ub=below, b_ub=np.zeros(d), A_eq=[[*w, 0]], b_eq=[r], bounds=bounds).fun
     result = minimize(  # type: ignore[call-overload]
-lambda t: t @ t, room * r / (w @ room), jac=lambda t: 2 * t, method="SLSQP",
-                      bounds=list(zip(np.zeros(d), room, strict=True)), options={"ftol": 1e-15, "maxiter": 500},
-                      constraints={"type": "eq", "fun": lambda t: w @ t - r, "jac": lambda t: w})  # fmt: skip
+        lambda t: t @ t, room * r / (w @ room), jac=lambda t: 2 * t, method="SLSQP",
+        bounds=list(zip(np.zeros(d), room, strict=True)), options={"ftol": 1e-15, "maxiter": 500},
+        constraints={"type": "eq", "fun": lambda t: w @ t - r, "jac": lambda t: w},
+    )  # fmt: skip
     return float(np.sqrt(result.fun))
 
 

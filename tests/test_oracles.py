@@ -50,7 +50,7 @@ def test_relu_networks_come_within_two_percent_of_exact_and_never_below() -> Non
         attack = ma.MarginAttack(restarts=10, radius=0.2)
         found = ma.measure(oracle.model, oracle.images, oracle.labels, "linf", attack=attack).distance.numpy()
         exact = oracles.milp_margins(oracle, found)  # infinite where the margin that was found is too small to be true
-        assert (found >= exact * (1 - 1e-6)).all()
+        assert (found >= exact - 2e-6).all()  # HiGHS ends within 1e-6 of the optimum
         excess.append(found[np.isfinite(exact)] / exact[np.isfinite(exact)] - 1)
     every = np.concatenate(excess)
     assert len(every) >= 30

@@ -1,0 +1,83 @@
+"""Every attack that finds margins, side by side on the bundled MNIST network: what docs/how-to-choose.md is made from.
+
+    python benchmarks/choose.py [digits]
+
+The first correctly classified bundled digits, each attack with its defaults (fixed-radius attacks through Search);
+those that run one sample at a time on the first 20. Distances are judged after measure()'s re-check.
+"""
+
+import sys
+import time
+from typing import Any
+
+import torch
+from record import write
+
+import marginattack as ma
+from marginattack.attacks import (
+    DAA,
+    FGSM,
+    JSMA,
+    LBFGS,
+    PGD,
+    Boundary,
+    CarliniWagner,
+    DeepFool,
+    LogitDifferenceAttack,
+    MarginAttack,
+    OnePixel,
+    Search,
+)
+from marginattack.attacks.attack import Attack
+from marginattack.losses import MARGIN
+from marginattack.sources.data import samples
+from marginattack.sources.models import zoo
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ONE_BY_ONE = 20
+
+ATTACKS: dict[str, Attack] = {
+    "MarginAttack": MarginAttack(),
+    "MarginAttack, 50 moves": MarginAttack(moves=50, closing=5),
+    "MarginAttack, 10 restarts": MarginAttack(restarts=10, radius=0.1),
+    "FGSM, step searched": FGSM(loss=MARGIN),
+    "Search over PGD": Search(),
+    "Search over logit difference": Search(attack=LogitDifferenceAttack(steps=20, step=0.1, candidates=3)),
+    "Search over DAA": Search(attack=DAA(steps=20, step=0.1, particles=3, loss=MARGIN)),
+    "Search over BIM": Search(attack=PGD(steps=10, step=0.2, random=False)),
+    "DeepFool": DeepFool(),
+    "Carlini–Wagner, 3 × 200": CarliniWagner(searches=3, steps=200, rate=0.05),
+    "Carlini–Wagner, 9 × 1,000": CarliniWagner(rate=0.05),
+    "L-BFGS": LBFGS(),
+    "JSMA": JSMA(),
+    "One pixel, 5 pixels": OnePixel(pixels=5, generations=20),
+    "Boundary, 1,000 steps": Boundary(steps=1000),
+}
+SLOW = (LBFGS, OnePixel, Boundary)
+NATURAL = {JSMA: ("l0",), OnePixel: ("l0",), FGSM: ("l1", "l2", "linf")}  # others: the norms that they declare
+
+
+def main(digits: str = "200") -> None:
+    model = zoo("mnist-cnn").to(DEVICE)
+    x, y = samples("mnist")
+    rows: list[dict[str, Any]] = []
+    for norm in ("l2", "linf", "l1", "l0"):
+        for name, attack in ATTACKS.items():
+            norms = NATURAL.get(type(attack), attack.norms)
+            if norm not in (("linf",) if "DAA" in name else norms):
+                continue
+            n = ONE_BY_ONE if isinstance(attack, SLOW) else int(digits)
+            began = time.perf_counter()
+            m = ma.measure(model, x[:n], y[:n], norm, attack=attack, batch=n)
+            summary = m.summary()
+            rows.append({
+                "norm": norm, "attack": name, "settings": repr(attack), "n": summary["measured"],
+                "median": summary["median"], "success": summary["success"],
+                "passes": summary["forwards"] + summary["backwards"], "seconds": time.perf_counter() - began,
+            })  # fmt: skip
+            print({key: value for key, value in rows[-1].items() if key != "settings"}, flush=True)
+    write("choose", rows)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
