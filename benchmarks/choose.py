@@ -3,7 +3,7 @@
     python benchmarks/choose.py [digits]
 
 The first correctly classified bundled digits, each attack with its defaults (fixed-radius attacks through Search);
-those that run one sample at a time on the first 20. Distances are judged after measure()'s re-check.
+those that run one sample at a time on the first 10. Distances are judged after measure()'s re-check.
 """
 
 import sys
@@ -34,7 +34,7 @@ from marginattack.sources.data import samples
 from marginattack.sources.models import zoo
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-ONE_BY_ONE = 20
+ONE_BY_ONE = 10
 
 ATTACKS: dict[str, Attack] = {
     "MarginAttack": MarginAttack(),
@@ -46,15 +46,15 @@ ATTACKS: dict[str, Attack] = {
     "Search over DAA": Search(attack=DAA(steps=20, step=0.1, particles=3, loss=MARGIN)),
     "Search over BIM": Search(attack=PGD(steps=10, step=0.2, random=False)),
     "DeepFool": DeepFool(),
-    "Carlini–Wagner, 3 × 200": CarliniWagner(searches=3, steps=200, rate=0.05),
+    "Carlini–Wagner, 3 × 200": CarliniWagner(searches=3, steps=200, rate=0.05, initial=0.1),
     "Carlini–Wagner, 9 × 1,000": CarliniWagner(rate=0.05),
     "L-BFGS": LBFGS(),
     "JSMA": JSMA(),
     "One pixel, 5 pixels": OnePixel(pixels=5, generations=20),
-    "Boundary, 1,000 steps": Boundary(steps=1000),
+    "Boundary, 500 steps": Boundary(steps=500),
 }
 SLOW = (LBFGS, OnePixel, Boundary)
-NATURAL = {JSMA: ("l0",), OnePixel: ("l0",), FGSM: ("l1", "l2", "linf")}  # others: the norms that they declare
+NATURAL = {JSMA: ("l0",), OnePixel: ("l0",), FGSM: ("l1", "l2", "linf"), CarliniWagner: ("l2",)}  # others: the norms that they declare
 
 
 def main(digits: str = "200") -> None:

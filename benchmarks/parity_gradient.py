@@ -46,7 +46,7 @@ def _list(norm: str, number: int) -> list[float]:
 
 FGSM_ROWS = [
     Row(
-        attack="fgsm", norm=norm, settings="cross-entropy, step searched", peer="Foolbox",
+        attack="fgsm", norm=norm, settings="cross-entropy, step searched", peer="Foolbox 3.3.4",
         ours=partial(_ours, norm=norm, attack=FGSM()),
         theirs=partial(_foolbox, norm=norm, attack="FastGradientAttack", radii=_list(norm, 100)),
         note=f"Foolbox: 100 step sizes up to {REACH[norm]}; it finds nothing beyond, and its distances are that grid's",
@@ -56,7 +56,7 @@ FGSM_ROWS = [
 
 BIM_ROWS = [
     Row(
-        attack="bim", norm=norm, settings=f"eps {RADII[norm]}, 10 steps of 0.2 eps, cross-entropy", peer="Foolbox",
+        attack="bim", norm=norm, settings=f"eps {RADII[norm]}, 10 steps of 0.2 eps, cross-entropy", peer="Foolbox 3.3.4",
         ours=partial(_ours, norm=norm, attack=BIM(eps=RADII[norm])),
         theirs=partial(
             _foolbox, norm=norm, attack="BasicIterativeAttack", radii=[RADII[norm]], steps=10, rel_stepsize=0.2
@@ -69,7 +69,7 @@ BIM_ROWS = [
 PGD_ROWS = [
     Row(
         attack="pgd", norm=norm, settings=f"eps {RADII[norm]}, 40 steps of eps / 30, random start, cross-entropy",
-        peer="Foolbox", ours=partial(_ours, norm=norm, attack=PGD(eps=RADII[norm])),
+        peer="Foolbox 3.3.4", ours=partial(_ours, norm=norm, attack=PGD(eps=RADII[norm])),
         theirs=partial(
             _foolbox, norm=norm, attack="ProjectedGradientDescentAttack", radii=[RADII[norm]], steps=40,
             rel_stepsize=1 / 30,
@@ -82,7 +82,7 @@ PGD_ROWS = [
 
 SEARCH_ROWS = [
     Row(
-        attack="search", norm=norm, settings="PGD, 40 steps of 0.1 eps from the input, cross-entropy", peer="Foolbox",
+        attack="search", norm=norm, settings="PGD, 40 steps of 0.1 eps from the input, cross-entropy", peer="Foolbox 3.3.4",
         ours=partial(
             _ours, norm=norm, attack=Search(attack=PGD(steps=40, step=0.1, random=False, loss=CROSS_ENTROPY))
         ),
@@ -99,7 +99,7 @@ UNPAIRED = "no installable peer, and no Madry network here for the published rat
 FLOWS = {"daa, Blob": DAA(eps=0.1, flow=Blob()), "daa, DGF": DAA(eps=0.1, flow=DGF())}
 UNPAIRED_ROWS = [
     Row(
-        attack=name, norm="linf", settings="eps 0.1, 40 steps of eps / 30, 10 particles, cross-entropy", peer="our PGD",
+        attack=name, norm="linf", settings="eps 0.1, 40 steps of eps / 30, 10 particles, cross-entropy", peer="our own PGD, no public peer",
         ours=partial(_ours, norm="linf", attack=attack),
         theirs=partial(_ours, norm="linf", attack=PGD(eps=0.1, restarts=10)),
         fixed=True, digits=100, note=UNPAIRED,
@@ -107,7 +107,7 @@ UNPAIRED_ROWS = [
     for name, attack in FLOWS.items()
 ] + [
     Row(
-        attack="logit difference", norm="linf", settings="eps 0.1, 40 steps of eps / 30, 9 classes", peer="our PGD",
+        attack="logit difference", norm="linf", settings="eps 0.1, 40 steps of eps / 30, 9 classes", peer="our own PGD, no public peer",
         ours=partial(_ours, norm="linf", attack=LogitDifferenceAttack(eps=0.1)),
         theirs=partial(_ours, norm="linf", attack=PGD(eps=0.1, restarts=9)),
         fixed=True, digits=100, note=UNPAIRED,

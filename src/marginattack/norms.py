@@ -1,6 +1,6 @@
 r"""Norms as values: how large a perturbation is, and the two nearest points that every attack asks for.
 
-``onto_plane`` solves the restoration move inside the box, exactly (paper Eqs. 3 and 10):
+``onto_plane`` solves the restoration move inside the box, exactly (paper Eqs. 3 and 13):
 
 .. math:: \min_z \|z - x\|_p \quad \text{s.t.} \quad g^\top (z - x) = -r, \; lo \le z \le hi.
 
@@ -45,7 +45,7 @@ class Norm(ABC):
 
     @abstractmethod
     def steepest(self, g: Points) -> Points:
-        """The s with ‖s‖ ≤ 1 at which gᵀs = dual(g) (paper Eq. 6); zero where g is zero."""
+        """The s with ‖s‖ ≤ 1 at which gᵀs = dual(g) (paper Eq. 5); zero where g is zero."""
 
     @abstractmethod
     def onto_ball(self, x: Points, centre: Points, radius: Scalars) -> Points:

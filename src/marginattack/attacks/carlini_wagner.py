@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
+from marginattack.norms import L2, LINF, Norm
 from marginattack.problem import Problem
 from marginattack.shapes import Box, Points, Scalars
 
@@ -87,7 +88,7 @@ class Excess:
         return excess.sum(1, keepdim=True), torch.sign(delta) * torch.sign(excess)
 
 
-PENALTIES: dict[str, Penalty] = {"l2": Squares(), "linf": Excess()}
+PENALTIES: dict[Norm, Penalty] = {L2: Squares(), LINF: Excess()}
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class CarliniWagner(Attack):
     next search.
     """
 
-    norms: ClassVar = tuple(PENALTIES)
+    norms: ClassVar = tuple(map(str, PENALTIES))
     cost: ClassVar = "1 forward + 1 backward"
     reference: ClassVar = "Carlini, Wagner 2017"
 
@@ -130,7 +131,7 @@ class CarliniWagner(Attack):
     abort: bool = True
 
     def __call__(self, problem: Problem) -> None:
-        m = torch.full_like(problem.distance, self.initial * PENALTIES[problem.norm.name].unit)
+        m = torch.full_like(problem.distance, self.initial * PENALTIES[problem.norm].unit)
         lower, upper = torch.zeros_like(m), torch.full_like(m, torch.inf)
         for _ in range(self.searches):
             found = self.descend(problem, m)
@@ -139,7 +140,7 @@ class CarliniWagner(Attack):
 
     def descend(self, problem: Problem, m: Scalars) -> Tensor:
         """Adam with this multiplier: whether it met an adversarial point, (n, 1)."""
-        penalty, space, unit = PENALTIES[problem.norm.name], _tanh(problem), _width(problem)
+        penalty, space, unit = PENALTIES[problem.norm], _tanh(problem), _width(problem)
         home, _ = space.inside(space.outside(problem.x0))
         w = space.outside(penalty.start(problem))
         adam = torch.optim.Adam([w], lr=self.rate)

@@ -2,8 +2,8 @@ r"""MarginAttack (Zhang, Chang, Yu, Qian 2019): hop to the boundary, slide along
 
 .. math::
     z &= \arg\min_{z \in box} \|z - x\| \quad \text{s.t.} \quad \nabla c(x)^\top (z - x) = -\alpha c(x)
-    && \text{restoration, Eqs. 3, 10} \\
-    x^+ &= z - \beta a \nabla d(z - x_0) - \beta b \, s(z) && \text{projection, Eq. 7}
+    && \text{restoration, Eqs. 3, 13} \\
+    x^+ &= z - \beta a \nabla d(z - x_0) - \beta b \, s(z) && \text{projection, Eq. 6}
 
 The two designs of (a, b) are the values ``Slide`` and ``Shrink``; docs/method.md lists every deviation.
 """
@@ -28,7 +28,7 @@ Projection: TypeAlias = Callable[[Problem, Points, Points, float], Points]
 
 @dataclass(frozen=True)
 class InBox:
-    """The shortest hop that stays in the box, exact (Eq. 10)."""
+    """The shortest hop that stays in the box, exact (Eq. 13)."""
 
     def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: float) -> Points:
         return problem.norm.onto_plane(x, g, alpha * c, problem.lo, problem.hi)
@@ -36,7 +36,7 @@ class InBox:
 
 @dataclass(frozen=True)
 class Clipped:
-    """The shortest hop without the box (Eq. 5), clipped to it afterwards, as other attacks do."""
+    """The shortest hop without the box (Eq. 4), clipped to it afterwards, as other attacks do."""
 
     def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: float) -> Points:
         space = torch.full_like(problem.lo, torch.inf)
@@ -45,7 +45,7 @@ class Clipped:
 
 @dataclass(frozen=True)
 class ActiveSet:
-    """The paper's loop over Eq. 10 cut after some passes: coordinates that met a wall stay there, the others go on.
+    """The paper's loop over Eqs. 14 and 15, cut after some passes: coordinates at a wall stay, the others go on.
 
     The first author's implementation makes five passes. Enough of them end at ``InBox``'s point.
     """
@@ -68,7 +68,7 @@ class ActiveSet:
 class Slide:
     """First design: keep c, as far as its tangent plane tells. x⁺ = z + β (p − z), p the plane's nearest point to x₀.
 
-    For ℓ2 this is Eq. 7 with ∇d = z − x₀, a = 1 and b = −a ∇cᵀ∇d / ∇cᵀs (Eq. 9 with its sign mended); p is sought
+    For ℓ2 this is Eq. 6 with ∇d = z − x₀, a = 1 and b = −a ∇cᵀ∇d / ∇cᵀs (Eq. 8 with its sign mended); p is sought
     inside the box.
     """
 
@@ -154,7 +154,7 @@ class MarginAttack(Attack):
         problem.value(x)
 
     def start(self, problem: Problem) -> Points:
-        """x₀, or uniform within ``radius`` of it in every coordinate (Eq. 12)."""
+        """x₀, or uniform within ``radius`` of it in every coordinate (Eq. 17)."""
         if self.radius == 0:
             return problem.x0
         return problem.clamp(problem.x0 + self.radius * (2 * problem.uniform() - 1))
@@ -165,17 +165,23 @@ class MarginAttack(Attack):
         return self.restoration(problem, x, c, g, alpha)
 
     def scan(self, problem: Problem, x: Points, alpha: float, offset: float) -> Points:
-        """Towards each candidate class; the restored point that is nearest (Eq. 11)."""
+        """Towards each candidate class; the restored point that is nearest (Eq. 16)."""
         home = problem.x0 if self.scan_near == "input" else x
         looks = problem.rivals(x, most=self.candidates, offset=offset)
         hops = torch.stack([self.restoration(problem, x, c, g, alpha) for _, c, g in looks])
-        near = torch.stack([problem.norm.size(z - home) for z in hops]).argmin(0)
+        near = torch.stack([_length(problem, z - home) for z in hops]).argmin(0)
         return hops.gather(0, near[None].expand(1, *x.shape))[0]
 
     def nearest_classes(self, problem: Problem, x: Points) -> list[Labels]:
         """The classes whose restored points are nearest to x₀, the nearest first."""
         looks = problem.rivals(x, most=self.candidates)
         hops = [self.restoration(problem, x, c, g, 1.0) for _, c, g in looks]
-        far = torch.cat([problem.norm.size(z - problem.x0) for z in hops], 1)
+        far = torch.cat([_length(problem, z - problem.x0) for z in hops], 1)
         labels = torch.stack([label for label, _, _ in looks], 1).gather(1, far.argsort(1))
         return list(labels.T[: self.follow])
+
+
+def _length(problem: Problem, hop: Points) -> Scalars:
+    """How far a hop went; infinitely, where a class without slope could not be hopped to at all."""
+    size = problem.norm.size(hop)
+    return torch.where(size > 0, size, torch.inf)

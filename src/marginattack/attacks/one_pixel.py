@@ -97,4 +97,4 @@ def _pixel(problem: Problem) -> tuple[int, int]:
 
 def _generator(problem: Problem) -> np.random.Generator:
     """Random numbers of this sample's own."""
-    return np.random.default_rng([int(share * 2**24) for share in problem.uniform()[0, :4].tolist()])
+    return np.random.default_rng((problem.uniform()[0, :4] * 2**24).long().tolist())

@@ -1,0 +1,444 @@
+"""One suite for every attack: what each result must be, what it may cost, and how near it comes to known margins.
+
+A new attack enters by its line in ``ATTACKS``, a line of quick settings in ``QUICK`` and, if it seeks the margin
+itself rather than any point within a radius, its tolerances in ``TOLERANCES``.
+"""
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import oracles
+import pytest
+import torch
+from torch import Tensor, nn
+
+import marginattack as ma
+from marginattack import attacks
+from marginattack.attacks import ATTACKS, Attack
+from marginattack.norms import as_norm
+
+pytest.importorskip("foolbox", reason="Boundary runs Foolbox's")
+
+D = 12  # coordinates of the inputs, in every shape below
+REACH = {"l1": 6.0, "l2": 2.0, "linf": 0.6}  # of the attacks within a radius, in widths of the box: far enough for all
+QUICK: dict[str, Callable[[float], Attack]] = {
+    "marginattack": lambda eps: attacks.MarginAttack(moves=30, closing=6),
+    "fgsm": lambda eps: attacks.FGSM(scan=20, growth=1.3, halvings=6),
+    "bim": lambda eps: attacks.BIM(eps=eps),
+    "pgd": lambda eps: attacks.PGD(eps=eps, steps=15, step=0.1, restarts=2),
+    "search": lambda eps: attacks.Search(attack=attacks.PGD(steps=8, step=0.2), levels=4),
+    "daa": lambda eps: attacks.DAA(eps=eps, steps=12, step=0.1, particles=3),
+    "logit-difference": lambda eps: attacks.LogitDifferenceAttack(eps=eps, steps=12, step=0.1),
+    "deepfool": lambda eps: attacks.DeepFool(steps=20),
+    "cw": lambda eps: attacks.CarliniWagner(searches=3, steps=30, rate=0.1, initial=1.0),
+    "lbfgs": lambda eps: attacks.LBFGS(growths=6, bisections=2, steps=8),
+    "jsma": lambda eps: attacks.JSMA(theta=0.5),
+    "one-pixel": lambda eps: attacks.OnePixel(pixels=4, population=60, generations=8),
+    "boundary": lambda eps: attacks.Boundary(steps=20, directions=60),
+}
+EACH = [(name, norm) for name, attack in ATTACKS.items() for norm in attack.norms]
+GRADIENT_FREE = {"one-pixel", "boundary"}
+each = pytest.mark.parametrize(("name", "norm"), EACH)
+
+
+class Small(nn.Module):
+    """A random network on inputs of any shape, in units of their box; without ``hidden`` units it is linear."""
+
+    def __init__(self, bounds: tuple[float, float], classes: int, hidden: int, seed: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.lo, self.width = bounds[0], bounds[1] - bounds[0]
+        generator = torch.Generator().manual_seed(seed)
+        sizes = (D, hidden, classes) if hidden else (D, classes)
+        self.weights = nn.ParameterList(
+            torch.randn(b, a, generator=generator, dtype=torch.float64).to(dtype)
+            for a, b in zip(sizes, sizes[1:], strict=False)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x.flatten(1) - self.lo) / self.width - 0.5
+        for k, weight in enumerate(self.weights):
+            x = (torch.tanh(x) if k else x) @ weight.T
+        return x
+
+
+class Plateau(nn.Module):
+    """Class 1 where any coordinate is above 0.7; below that the logits are flat, so that no slope says where to go."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        above = torch.relu(x.flatten(1).amax(1) - 0.6) - 0.1
+        return torch.stack([-above, above], dim=1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, inputs that it classifies as their labels say, and the box."""
+
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+    bounds: tuple[float, float]
+
+    def measure(self, name: str, norm: str, *, budget: int | None = None, targets: Tensor | None = None,
+                seed: int = 0, batch: int = 256) -> ma.Margins:  # fmt: skip
+        """What the attack of that name finds."""
+        return ma.measure(
+            self.model, self.images, self.labels, norm, attack=self.attack(name, norm), bounds=self.bounds,
+            budget=budget, targets=targets, seed=seed, batch=batch,
+        )  # fmt: skip
+
+    def attack(self, name: str, norm: str) -> Attack:
+        return QUICK[name](REACH.get(norm, 0.0) * (self.bounds[1] - self.bounds[0]))
+
+
+def case(
+    *, shape: tuple[int, ...] = (D,), classes: int = 3, hidden: int = 0, n: int = 4, seed: int = 0,
+    bounds: tuple[float, float] = (0.0, 1.0), dtype: torch.dtype = torch.float64,
+) -> Case:  # fmt: skip
+    """A small network and random inputs, many of them near walls."""
+    model = Small(bounds, classes, hidden, seed, dtype)
+    draws = torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    images = (bounds[0] + (bounds[1] - bounds[0]) * (1.2 * draws - 0.1).clamp(0, 1)).to(dtype)
+    return Case(model, images, model(images).argmax(1), bounds)
+
+
+class Witness:
+    """Counts the rows that a model is shown and those that are differentiated, from hooks on the model alone."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.forwards = self.backwards = 0
+        model.register_forward_pre_hook(self._forward)
+
+    def _forward(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.forwards += len(inputs[0])
+        if inputs[0].requires_grad:
+            inputs[0].register_hook(self._backward)
+
+    def _backward(self, gradient: Tensor) -> None:
+        self.backwards += len(gradient)
+
+
+def solved(
+    of: Case, name: str, norm: str, *, budget: int | None = None, targets: Tensor | None = None
+) -> tuple[ma.Problem, Witness]:
+    """A problem after the attack, and what the model saw of it."""
+    classifier = ma.Classifier(of.model, bounds=of.bounds, chunk=3)
+    with classifier.held():
+        x, y, a = classifier.accept(of.images, of.labels, targets)
+        problem = ma.Problem(classifier, x, y, as_norm(norm), budget=budget, targets=a)
+        witness = Witness(of.model)
+        problem.solve(of.attack(name, norm))
+    return problem, witness
+
+
+def check(of: Case, m: ma.Margins, norm: str, targets: Tensor | None = None) -> None:
+    """Each result is what it says: adversarial by the bare model's argmax, in the box, as far away as stated."""
+    with torch.no_grad():
+        label = of.model(m.adversarial).argmax(1)
+    reached = label != of.labels if targets is None else label == targets
+    assert bool(reached[m.success].all())
+    assert torch.equal(label[m.success], m.adversarial_label[m.success])
+    assert float(m.adversarial.min()) >= of.bounds[0]
+    assert float(m.adversarial.max()) <= of.bounds[1]
+    order = {"l0": 0, "l1": 1, "l2": 2, "linf": np.inf}[norm]
+    delta = (m.adversarial.double() - of.images.double()).flatten(1).numpy()
+    again = torch.tensor([np.linalg.norm(row, order) for row in delta], dtype=torch.float64)
+    torch.testing.assert_close(m.distance[m.success], again[m.success], rtol=1e-12, atol=0)
+    assert bool(torch.isinf(m.distance[~m.success]).all())
+    assert not bool(m.refuted.any())
+
+
+def test_every_attack_has_quick_settings_and_says_what_it_is() -> None:
+    assert set(QUICK) == set(ATTACKS)
+    for name, attack in ATTACKS.items():
+        assert isinstance(QUICK[name](1.0), attack)
+        assert attack.norms
+        assert attack.cost
+        assert attack.reference
+        assert repr(attack()) == repr(attack()), "settings are provenance: no address in them"
+
+
+@each
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((D,), torch.float32), ((D,), torch.float64), ((4, 3), torch.float64), ((3, 2, 2), torch.float32)],
+    ids=["features", "float64", "sequence", "image"],
+)
+def test_results_are_what_they_say(name: str, norm: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    of = case(shape=shape, dtype=dtype)
+    m = of.measure(name, norm)
+    assert bool(m.success.all())
+    assert bool((m.distance > 0).all())
+    assert m.adversarial.dtype == dtype
+    assert m.adversarial.shape == of.images.shape
+    check(of, m, norm)
+
+
+@each
+@pytest.mark.parametrize("bounds", [(-1.0, 1.0), (0.0, 255.0), (-3.0, -1.0)], ids=str)
+def test_any_box(name: str, norm: str, bounds: tuple[float, float]) -> None:
+    of = case(bounds=bounds, hidden=8)
+    m = of.measure(name, norm)
+    assert bool(m.success.all())
+    check(of, m, norm)
+
+
+@each
+@pytest.mark.parametrize("targeted", [False, True])
+def test_counts_are_true(name: str, norm: str, targeted: bool) -> None:
+    of = case(hidden=8)
+    problem, witness = solved(of, name, norm, targets=(of.labels + 1) % 3 if targeted else None)
+    assert int(problem.forwards.sum()) == witness.forwards > 0
+    assert int(problem.backwards.sum()) == witness.backwards
+    assert (witness.backwards == 0) == (name in GRADIENT_FREE)
+
+
+@each
+@pytest.mark.parametrize("budget", [1, 2, 7, 23, 64])
+def test_the_budget_is_never_exceeded(name: str, norm: str, budget: int) -> None:
+    problem, witness = solved(case(hidden=8), name, norm, budget=budget)
+    assert int((problem.forwards + problem.backwards).max()) <= budget
+    assert int((problem.forwards + problem.backwards).sum()) == witness.forwards + witness.backwards
+
+
+@each
+def test_a_budget_cuts_a_run_short_and_changes_nothing_before(name: str, norm: str) -> None:
+    """With more than it asks for an attack does what it does without a budget."""
+    of = case(hidden=8)
+    free = of.measure(name, norm)
+    ample = of.measure(name, norm, budget=10**9)
+    assert torch.equal(free.distance, ample.distance)
+    assert torch.equal(free.forwards, ample.forwards)
+
+
+@each
+def test_a_seed_is_honoured_and_company_changes_nothing(name: str, norm: str) -> None:
+    of = case(hidden=8, n=5)
+    runs = [of.measure(name, norm, seed=3, batch=batch) for batch in (5, 5, 1, 2)]
+    assert torch.equal(runs[0].adversarial, runs[1].adversarial)
+    for other in runs[1:]:
+        torch.testing.assert_close(other.adversarial, runs[0].adversarial, rtol=0, atol=1e-6)
+        torch.testing.assert_close(other.distance, runs[0].distance, rtol=0, atol=1e-6)
+        assert torch.equal(other.forwards, runs[0].forwards)
+        assert torch.equal(other.backwards, runs[0].backwards)
+
+
+def test_another_seed_is_another_run() -> None:
+    of = case(hidden=8)
+    for name in ("pgd", "daa", "logit-difference", "one-pixel", "boundary"):
+        norm = ATTACKS[name].norms[-1]
+        assert not torch.equal(*(of.measure(name, norm, seed=seed).adversarial for seed in (0, 1))), name
+
+
+@each
+@pytest.mark.parametrize("hidden", [0, 8])
+def test_targets_are_reached(name: str, norm: str, hidden: int) -> None:
+    of = case(hidden=hidden)
+    targets = (of.labels + 1) % 3
+    m = of.measure(name, norm, targets=targets)
+    assert bool(m.success.all())
+    check(of, m, norm, targets)
+
+
+@each
+@pytest.mark.parametrize("targeted", [False, True])
+def test_what_is_there_already_costs_nothing(name: str, norm: str, targeted: bool) -> None:
+    """Misclassified inputs, or such as the target's already: alone, and among others."""
+    of = case()
+    labels = of.labels.clone()
+    labels[:2] = (of.labels[:2] + 1) % 3
+    targets = torch.where(labels == of.labels, (of.labels + 1) % 3, of.labels) if targeted else None
+    mixed = Case(of.model, of.images, labels, of.bounds).measure(name, norm, targets=targets)
+    alone = Case(of.model, of.images[:2], labels[:2], of.bounds).measure(
+        name, norm, targets=targets if targets is None else targets[:2]
+    )
+    for m in (mixed, alone):
+        assert bool(m.success[:2].all())
+        assert m.distance[:2].tolist() == [0, 0]
+        assert m.forwards[:2].tolist() == m.backwards[:2].tolist() == [0, 0]
+        assert torch.equal(m.adversarial[:2], of.images[:2])
+    assert bool((mixed.forwards[2:] > 0).all())
+
+
+@each
+@pytest.mark.parametrize(("dtype", "lead"), [(torch.float32, 0.5), (torch.float64, 1e4)], ids=["float32", "float64"])
+def test_a_constant_model_is_not_crossed(name: str, norm: str, dtype: torch.dtype, lead: float) -> None:
+    model = nn.Linear(D, 3, dtype=dtype)
+    with torch.no_grad():
+        model.weight.zero_()
+        model.bias.copy_(torch.tensor([0.0, lead, 0.0]))
+    m = Case(model, torch.full((2, D), 0.4, dtype=dtype), torch.tensor([1, 1]), (0.0, 1.0)).measure(name, norm)
+    assert m.distance.tolist() == [torch.inf, torch.inf]
+    assert not bool(m.success.any())
+    assert m.adversarial_label.tolist() == [1, 1]
+
+
+@each
+def test_a_model_that_is_flat_at_the_input_is_no_error(name: str, norm: str) -> None:
+    images = torch.full((2, D), 0.3, dtype=torch.float64)
+    of = Case(Plateau(), images, torch.tensor([0, 0]), (0.0, 1.0))
+    m = of.measure(name, norm)
+    check(of, m, norm)
+    if name in GRADIENT_FREE:
+        assert bool(m.success.all())
+
+
+@each
+@pytest.mark.parametrize("single", [False, True], ids=["two logits", "TwoClass"])
+def test_two_classes(name: str, norm: str, single: bool) -> None:
+    of = case(classes=2)
+    if single:
+        model = ma.TwoClass(Small(of.bounds, 1, 0, 5, torch.float64))
+        of = Case(model, of.images, model(of.images).argmax(1), of.bounds)
+    m = of.measure(name, norm)
+    assert bool(m.success.all())
+    assert m.adversarial_label.tolist() == (1 - of.labels).tolist()
+    check(of, m, norm)
+    towards = of.measure(name, norm, targets=1 - of.labels)
+    assert bool(towards.success.all())
+    check(of, towards, norm, 1 - of.labels)
+
+
+def test_one_class_is_refused_with_what_to_do() -> None:
+    of = case(classes=1)
+    with pytest.raises(ma.Refused, match="TwoClass"):
+        of.measure("fgsm", "l2")
+
+
+@each
+def test_a_batch_of_one(name: str, norm: str) -> None:
+    of = case(n=1)
+    m = of.measure(name, norm)
+    assert m.distance.shape == (1,)
+    assert bool(m.success.all())
+    check(of, m, norm)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far above the known margin the median and the worst sample may end, as shares of it: for each oracle.
+
+    An oracle that is left out is one at which the attack cannot arrive; the comment there says why.
+    """
+
+    attack: Attack
+    oracles: dict[str, tuple[float, float]]
+    n: int = 20
+
+
+# Oracles: a linear model of three classes whose box is active; a sphere left from its inside, where the boundary bends
+# towards the input, and one entered from outside. Measured values, rounded up by a factor of up to two.
+EXACT, NEVER = 1e-6, float("inf")
+LINF_CW = attacks.CarliniWagner(searches=9, steps=300, rate=0.01, initial=1e-5)
+L2_CW = attacks.CarliniWagner(searches=6, steps=150, rate=0.03, initial=0.1)
+MOVES = attacks.MarginAttack(moves=100)
+TOLERANCES: dict[tuple[str, str], Tolerance] = {
+    ("marginattack", "l1"): Tolerance(
+        MOVES, {"linear": (EXACT, EXACT), "inside": (EXACT, EXACT), "outside": (0.006, 0.02)}
+    ),
+    ("marginattack", "l2"): Tolerance(
+        MOVES, {"linear": (EXACT, EXACT), "inside": (EXACT, EXACT), "outside": (EXACT, EXACT)}
+    ),
+    ("marginattack", "linf"): Tolerance(
+        MOVES, {"linear": (EXACT, EXACT), "inside": (EXACT, EXACT), "outside": (0.002, 0.006)}
+    ),
+    # One gradient, of all classes at once: with three classes it does not point to the nearest one. From outside a
+    # sphere the l1 path leads one coordinate past it, and the linf path often.
+    ("fgsm", "l1"): Tolerance(attacks.FGSM(), {"linear": (EXACT, 0.1), "inside": (EXACT, EXACT)}),
+    ("fgsm", "l2"): Tolerance(
+        attacks.FGSM(), {"linear": (0.004, 0.4), "inside": (EXACT, EXACT), "outside": (EXACT, EXACT)}
+    ),
+    ("fgsm", "linf"): Tolerance(
+        attacks.FGSM(), {"linear": (EXACT, 0.3), "inside": (EXACT, EXACT), "outside": (0.15, NEVER)}
+    ),
+    # Its own ``tolerance`` is 1e-3 of the distance.
+    ("search", "l1"): Tolerance(
+        attacks.Search(), {"linear": (1e-3, 0.01), "inside": (1e-3, 1e-3), "outside": (0.015, 0.04)}
+    ),
+    ("search", "l2"): Tolerance(
+        attacks.Search(), {"linear": (1e-3, 0.006), "inside": (1e-3, 1e-3), "outside": (1e-3, 1e-3)}
+    ),
+    ("search", "linf"): Tolerance(
+        attacks.Search(), {"linear": (1e-3, 1e-3), "inside": (1e-3, 1e-3), "outside": (0.0015, 0.005)}
+    ),
+    # The overshoot is 0.02. From inside a sphere its first hop lands far outside, and the first point stands.
+    ("deepfool", "l2"): Tolerance(
+        attacks.DeepFool(), {"linear": (0.0201, 0.0201), "inside": (0.5, 1.5), "outside": (0.0201, 0.0201)}
+    ),
+    ("deepfool", "linf"): Tolerance(
+        attacks.DeepFool(), {"linear": (0.0201, 0.0201), "inside": (0.6, 2.0), "outside": (0.0201, 0.03)}
+    ),
+    ("cw", "l2"): Tolerance(L2_CW, {"linear": (0.01, 0.04), "inside": (0.04, 0.2), "outside": (0.01, 0.05)}),
+    ("cw", "linf"): Tolerance(LINF_CW, {"linear": (0.1, 0.2), "inside": (0.1, 0.15), "outside": (0.06, 0.1)}),
+    ("lbfgs", "l2"): Tolerance(
+        attacks.LBFGS(), {"linear": (0.002, 0.005), "inside": (0.03, 0.15), "outside": (0.001, 0.003)}, n=10
+    ),
+    # Noise from the box never falls into the sphere, so there is nothing to start from outside.
+    ("boundary", "l2"): Tolerance(
+        attacks.Boundary(steps=3000, directions=50), {"linear": (0.02, 0.02), "inside": (0.02, 0.02)}, n=2
+    ),
+}
+FIXED_RADIUS = {"bim", "pgd", "daa", "logit-difference"}
+SPARSE = {"jsma", "one-pixel"}  # greedy or random in few coordinates: no claim to a margin
+
+
+def test_every_attack_that_seeks_the_margin_has_tolerances() -> None:
+    """For l0 no oracle is known."""
+    seekers = {(name, norm) for name, norm in EACH if name not in FIXED_RADIUS | SPARSE and norm != "l0"}
+    assert set(TOLERANCES) == seekers
+
+
+@pytest.mark.parametrize(
+    ("name", "norm", "oracle"), [(name, norm, oracle) for (name, norm), t in TOLERANCES.items() for oracle in t.oracles]
+)
+def test_known_margins_are_reached(name: str, norm: str, oracle: str) -> None:
+    tolerance = TOLERANCES[name, norm]
+    n, (median, worst) = tolerance.n, tolerance.oracles[oracle]
+    if oracle == "linear":
+        known = oracles.linear(11, n=n + 4, d=D, classes=3, boxed=True, dtype=torch.float64)
+    else:
+        known = oracles.sphere(11, inside=oracle == "inside", n=n, d=D)
+    x, y, exact = known.images[:n], known.labels[:n], known.exact(norm)[:n]
+    m = ma.measure(known.model, x, y, norm, attack=tolerance.attack, bounds=known.bounds)
+    excess = m.distance.numpy() / exact - 1
+    assert excess.min() >= -1e-9, "nearer than the boundary is"
+    assert np.median(excess) <= median
+    assert excess.max() <= worst
+
+
+FILES = [path for path in sorted(Path(attacks.__file__).parent.glob("*.py")) if path.name != "__init__.py"]
+NORM_TEST = re.compile(r"\bnorm\s*(==|!=|is\b)|\bnorm\.name|isinstance\(.*norm|\bmatch\b.*norm")
+SAMPLE_LOOP = re.compile(r"\bfor\b.*\bin\b.*(range\(len\(|\.tolist\(\)|enumerate\(.*x0|\bin (problem\.)?x0\b)")
+BEST_SO_FAR = re.compile(r"^(best|nearest|closest|smallest|distance)\w*\b.*= torch\.(where|minimum)\(.*(distance|size)")
+LONGEST_COMMON_RUN = 5  # lines
+
+
+def code(path: Path) -> list[str]:
+    """The stripped lines of a file without imports, docstrings, comments and blanks."""
+    text = path.read_text()
+    skipped = set[int]()
+    for node in ast.walk(ast.parse(text)):
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if docstring or isinstance(node, ast.Import | ast.ImportFrom):
+            assert isinstance(node, ast.stmt)
+            skipped |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = (line.strip() for number, line in enumerate(text.splitlines(), 1) if number not in skipped)
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("pattern", [NORM_TEST, SAMPLE_LOOP, BEST_SO_FAR], ids=["norm test", "sample loop", "best"])
+def test_what_belongs_to_norms_and_problem_is_not_in_an_attack(path: Path, pattern: re.Pattern[str]) -> None:
+    assert [line for line in code(path) if pattern.search(line)] == []
+
+
+def test_no_run_of_lines_stands_in_two_attacks() -> None:
+    length = LONGEST_COMMON_RUN + 1
+    runs = {path.name: {tuple(lines[i : i + length]) for i in range(len(lines) - length + 1)}
+            for path in FILES for lines in [code(path)]}  # fmt: skip
+    for one, other in combinations(runs, 2):
+        assert runs[one] & runs[other] == set(), f"the same lines in {one} and {other}"

@@ -1,0 +1,86 @@
+"""The commands: what they print, where, and how they end."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from marginattack.cli import app
+
+RUNNER = CliRunner()
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter, as a user has it, with its output piped."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_demo_prints_its_table_and_is_quiet_on_stderr() -> None:
+    result = python("-m", "marginattack", "demo", "--digits", "3")
+    assert (result.returncode, result.stderr) == (0, "")
+    words = result.stdout.split()
+    for word in ("l2", "linf", "accuracy", "median", "margin", "success", "passes", "time", "100.0%", "mnist-cnn"):
+        assert word in words
+    for level in ("1.00:", "1.41:", "1.73:", "2.00:", "0.06:", "0.08:", "0.10:", "0.12:"):
+        assert level in words
+
+
+LISTINGS = {
+    "attacks": ["marginattack", "deepfool", "Zhang, Chang, Yu, Qian 2019"],
+    "norms": ["l0", "l1", "l2", "linf"],
+    "presets": ["mnist-l2", "imagenet-linf", "challenge", "rosen"],
+    "models": ["zoo:mnist-cnn", "The paper's MNIST network"],
+    "data": ["samples:mnist", "1,000 digits"],
+}
+
+
+@pytest.mark.parametrize("what", LISTINGS)
+def test_list_names_what_there_is(what: str) -> None:
+    result = RUNNER.invoke(app, ["list", what])
+    assert result.exit_code == 0
+    for name in LISTINGS[what]:
+        assert name in result.stdout
+    assert result.stderr == ""
+
+
+BAD = {
+    "list nothing": "cannot list 'nothing': choose one of attacks, norms, presets, models, data",
+    "demo --digits 0": "--digits is 0: 1 to 1,000 digits are bundled",
+    "demo --digits 1001": "--digits is 1001",
+}
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_bad_input_ends_with_code_2_and_one_line_on_stderr(command: str) -> None:
+    result = RUNNER.invoke(app, command.split())
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"marginattack: {BAD[command]}")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.endswith("\n")
+
+
+def test_an_interrupt_ends_with_code_130_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("marginattack.cli._demo", interrupted)
+    result = RUNNER.invoke(app, ["demo", "--digits", "1"])
+    assert (result.exit_code, result.stderr) == (130, "marginattack: interrupted\n")
+
+
+def test_help_names_the_commands_and_does_not_import_torch() -> None:
+    result = python("-X", "importtime", "-m", "marginattack", "--help")
+    assert result.returncode == 0
+    for command in ("demo", "list"):
+        assert command in result.stdout
+    imported = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
+    assert "typer" in imported
+    assert "torch" not in imported
+
+
+def test_import_needs_torch_and_numpy_alone() -> None:
+    heavy = ["scipy", "pyarrow", "typer", "rich", "foolbox", "art", "safetensors", "jaxtyping", "pandas"]
+    result = python("-c", f"import sys, marginattack; print([name for name in {heavy} if name in sys.modules])")
+    assert (result.stdout.strip(), result.stderr, result.returncode) == ("[]", "", 0)

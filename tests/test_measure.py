@@ -1,0 +1,245 @@
+"""measure(): the same whatever the batch, honest about what holds on the bare model, and right in any unit."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+from models import Fickle, Function, constant, inputs, smooth
+from torch import Tensor, nn
+
+import marginattack as ma
+
+QUICK = ma.MarginAttack(moves=24, closing=4, follow=2)
+RANDOM = ma.MarginAttack(moves=32, closing=8, follow=1, restarts=2, radius=0.1)
+NORMS = ["l1", "l2", "linf"]
+
+
+def same(a: ma.Margins, b: ma.Margins) -> bool:
+    """To the bit, settings included."""
+    return a.settings == b.settings and all(
+        value.equal(vars(b)[name]) for name, value in vars(a).items() if isinstance(value, Tensor)
+    )
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_draws_belong_to_the_sample_whatever_the_batch_and_the_chunk(norm: str) -> None:
+    model = smooth()
+    images, labels = inputs(model, n=10)
+
+    def distance(batch: int, chunk: int) -> Tensor:
+        classifier = ma.Classifier(model, chunk=chunk)
+        return ma.measure(classifier, images, labels, norm, attack=RANDOM, batch=batch).distance
+
+    whole = distance(10, 10)
+    assert torch.isfinite(whole).all()
+    for batch, chunk in [(1, 10), (7, 10), (10, 3), (7, 1)]:
+        torch.testing.assert_close(distance(batch, chunk), whole, rtol=1e-6, atol=0)
+
+
+def test_in_float32_batches_agree_to_a_thousandth_on_average(
+    network: nn.Module, digits: tuple[Tensor, Tensor]
+) -> None:
+    images, labels = (part[:10] for part in digits)
+    attack = ma.MarginAttack(moves=40, closing=10, follow=1, restarts=2, radius=0.1, candidates=3)
+    one, seven, whole = (
+        ma.measure(network, images, labels, "linf", attack=attack, batch=batch).distance for batch in (1, 7, 10)
+    )
+    for other in (one, seven):
+        assert (other / whole - 1).abs().mean() <= 1e-3
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_repeated_run_is_identical_and_another_seed_is_not(norm: str) -> None:
+    model = smooth(dtype=torch.float32)
+    images, labels = inputs(model)
+    short = ma.MarginAttack(moves=4, closing=2, follow=0, radius=0.1)
+    torch.manual_seed(1)
+    first = ma.measure(model, images, labels, norm, attack=short, seed=5)
+    torch.manual_seed(2)
+    assert same(first, ma.measure(model, images, labels, norm, attack=short, seed=5))
+    other = ma.measure(model, images, labels, norm, attack=short, seed=6)
+    assert (first.distance != other.distance).double().mean() > 0.5
+
+
+def test_the_callers_random_numbers_are_left_alone() -> None:
+    model = smooth()
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    ma.measure(model, *inputs(model), attack=RANDOM)
+    assert torch.random.get_rng_state().equal(before)
+
+
+def test_a_misclassified_input_has_distance_zero_and_costs_nothing() -> None:
+    model = smooth()
+    images, labels = inputs(model)
+    labels[:5] = (labels[:5] + 1) % 4
+    margins = ma.measure(model, images, labels, attack=QUICK)
+    assert margins.distance[:5].tolist() == [0.0] * 5
+    assert margins.success.all()
+    assert not margins.forwards[:5].any()
+    assert not margins.backwards[:5].any()
+    assert margins.adversarial[:5].equal(images[:5])
+    assert margins.adversarial_label[:5].equal(margins.prediction[:5])
+    assert (margins.distance[5:] > 0).all()
+    assert (margins.forwards[5:] > 0).all()
+    assert margins.summary()["accuracy"] == 0.75
+    assert margins.summary()["measured"] == 15
+
+
+def test_of_a_constant_model_nothing_is_found() -> None:
+    images = torch.rand(3, 5)
+    for norm in NORMS:
+        margins = ma.measure(constant(2.0, 0.0, 0.0), images, torch.tensor([0, 0, 1]), norm, attack=QUICK)
+        assert margins.distance.tolist() == [torch.inf, torch.inf, 0.0]
+        assert margins.success.tolist() == [False, False, True]
+        assert margins.adversarial.equal(images)
+        assert margins.adversarial_label.tolist() == [0, 0, 0]
+        assert not margins.refuted.any()
+
+
+def threshold() -> nn.Module:
+    """Two classes, parted at a half of the first pixel."""
+    return Function(lambda x: torch.stack([0.5 - x[:, 0], x[:, 0] - 0.5], 1))
+
+
+FICKLE: dict[str, Callable[[int, int, bool], bool]] = {
+    "lies where a gradient is asked for": lambda look, rows, gradient: gradient,
+    "lies in batches of that size": lambda look, rows, gradient: rows == 5 and look > 3,
+}
+
+
+@pytest.mark.parametrize("when", FICKLE.values(), ids=FICKLE)
+def test_what_does_not_hold_on_the_bare_model_is_reported_as_refuted(when: Callable[[int, int, bool], bool]) -> None:
+    images = torch.tensor([[0.1, 0.5]] * 5)
+    model = Fickle(threshold(), when)
+    margins = ma.measure(model, images, torch.zeros(5, dtype=torch.int64), attack=QUICK)
+    assert margins.refuted.all()
+    assert not margins.success.any()
+    assert margins.distance.tolist() == [torch.inf] * 5
+    assert margins.adversarial.equal(images)
+    assert margins.adversarial_label.equal(margins.prediction)
+    assert margins.summary()["refuted"] == 5
+    honest = ma.measure(threshold(), images, torch.zeros(5, dtype=torch.int64), attack=QUICK)
+    assert honest.success.all()
+    assert not honest.refuted.any()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("targeted", [False, True])
+def test_a_result_is_in_the_box_at_its_distance_and_wrong_on_the_bare_model(
+    network: nn.Module, digits: tuple[Tensor, Tensor], norm: str, targeted: bool
+) -> None:
+    images, labels = (part[:6] for part in digits)
+    targets = (labels + 3) % 10 if targeted else None
+    attack = ma.MarginAttack(moves=60, closing=12, follow=1, candidates=3)
+    margins = ma.measure(network, images, labels, norm, attack=attack, targets=targets)
+    assert margins.success.all()
+    assert margins.adversarial.shape == images.shape
+    assert ((margins.adversarial >= 0) & (margins.adversarial <= 1)).all()
+    order = {"l1": 1.0, "l2": 2.0, "linf": torch.inf}[norm]
+    change = (margins.adversarial.double() - images.double()).flatten(1)
+    torch.testing.assert_close(margins.distance, torch.linalg.vector_norm(change, ord=order, dim=1), rtol=1e-12, atol=0)
+    with torch.no_grad():
+        answer = torch.cat([network(image[None]).argmax(1) for image in margins.adversarial])
+    assert answer.equal(margins.adversarial_label)
+    assert (answer != labels).all()
+    if targets is not None:
+        assert answer.equal(targets)
+    assert margins.label.equal(labels)
+    assert margins.settings["targeted"] is targeted
+
+
+def test_towards_a_target_the_way_is_at_least_as_long() -> None:
+    model = smooth()
+    images, labels = inputs(model)
+    attack = ma.MarginAttack(follow=3)
+    free = ma.measure(model, images, labels, attack=attack).distance
+    towards = [ma.measure(model, images, labels, attack=attack, targets=(labels + k) % 4).distance for k in (1, 2, 3)]
+    nearest = torch.stack(towards).amin(0)
+    assert (nearest >= free * (1 - 1e-4)).all()
+    assert (nearest / free).median().item() == pytest.approx(1, rel=1e-3)
+
+
+def test_an_input_that_is_wrong_but_not_yet_the_target_is_measured_towards_it() -> None:
+    images = torch.tensor([[0.2, 0.5]], dtype=torch.float64)
+    corner = Function(lambda x: torch.stack([0 * x[:, 0], 0.5 - x[:, 0], x[:, 0] - 0.5], 1))  # it says 1 of the image
+    margins = ma.measure(corner, images, torch.tensor([0]), attack=QUICK, targets=torch.tensor([2]))
+    assert margins.prediction.item() == 1
+    assert margins.distance.item() == pytest.approx(0.3, rel=1e-5)
+    already = ma.measure(corner, images, torch.tensor([0]), attack=QUICK, targets=torch.tensor([1]))
+    assert (already.distance.item(), already.forwards.item()) == (0, 0)
+
+
+def test_numpy_lists_and_a_classifier_give_the_same_as_tensors_and_a_model() -> None:
+    model = smooth()
+    images, labels = inputs(model)
+    margins = ma.measure(model, images, labels, attack=QUICK)
+    assert same(margins, ma.measure(model, images.numpy(), labels.numpy(), attack=QUICK))
+    assert same(margins, ma.measure(model, images.tolist(), labels.tolist(), ma.L2, attack=QUICK))
+    assert same(margins, ma.measure(ma.Classifier(model), images, labels, attack=QUICK, bounds=None))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_gradients_are_found_where_the_caller_has_switched_them_off(
+    mode: Callable[[], AbstractContextManager[None]],
+) -> None:
+    model = smooth()
+    images, labels = inputs(model)
+    plain = ma.measure(model, images, labels, attack=QUICK)
+    with mode():
+        assert ma.measure(model, images, labels, attack=QUICK).distance.equal(plain.distance)
+
+
+def test_the_input_is_not_changed() -> None:
+    model = smooth()
+    images, labels = inputs(model)
+    copies = images.clone(), labels.clone()
+    margins = ma.measure(model, images, labels, attack=QUICK)
+    margins.adversarial.zero_()
+    margins.label.zero_()
+    assert images.equal(copies[0])
+    assert labels.equal(copies[1])
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_margins_are_in_the_unit_of_the_pixels(norm: str) -> None:
+    model = smooth()
+    images, labels = inputs(model)
+    scaled = Function(lambda x: model((x + 128) / 255))
+    unit = ma.measure(model, images, labels, norm, attack=QUICK)
+    wide = ma.measure(scaled, 255 * images - 128, labels, norm, attack=QUICK, bounds=(-128, 127))
+    torch.testing.assert_close(wide.distance, 255 * unit.distance, rtol=1e-5, atol=0)
+    assert wide.settings["bounds"] == [-128, 127]
+
+
+def test_progress_adds_up_to_the_number_of_inputs() -> None:
+    model = smooth()
+    steps: list[int] = []
+    ma.measure(model, *inputs(model), attack=QUICK, batch=8, progress=steps.append)
+    assert steps == [8, 8, 4]
+
+
+@pytest.mark.parametrize("budget", [1, 2, 9, 30])
+def test_the_budget_holds_for_every_sample(budget: int) -> None:
+    model = smooth()
+    images, labels = inputs(model)
+    for attack in (QUICK, RANDOM, None):
+        margins = ma.measure(model, images, labels, attack=attack, budget=budget, batch=6)
+        assert (margins.forwards + margins.backwards).max() <= budget
+
+
+def test_two_classes_are_enough() -> None:
+    images, labels = torch.tensor([[0.2, 0.5], [0.9, 0.5]], dtype=torch.float64), torch.tensor([0, 1])
+    for norm in NORMS:
+        margins = ma.measure(threshold(), images, labels, norm)
+        assert margins.distance.tolist() == pytest.approx([0.3, 0.4], rel=1e-6)
+        assert margins.adversarial_label.tolist() == [1, 0]
+
+
+def test_without_settings_the_best_attack_there_is_is_used() -> None:
+    model = smooth()
+    margins = ma.measure(model, *inputs(model))
+    assert margins.norm == "l2"
+    assert margins.success.all()
+    assert margins.settings["attack"] == repr(ma.MarginAttack())
