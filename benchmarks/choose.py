@@ -54,7 +54,12 @@ ATTACKS: dict[str, Attack] = {
     "Boundary, 500 steps": Boundary(steps=500),
 }
 SLOW = (LBFGS, OnePixel, Boundary)
-NATURAL = {JSMA: ("l0",), OnePixel: ("l0",), FGSM: ("l1", "l2", "linf"), CarliniWagner: ("l2",)}  # others: the norms that they declare
+NATURAL = {
+    JSMA: ("l0",),
+    OnePixel: ("l0",),
+    FGSM: ("l1", "l2", "linf"),
+    CarliniWagner: ("l2",),
+}  # others: the norms that they declare
 
 
 def main(digits: str = "200") -> None:

@@ -33,7 +33,7 @@ ESTIMATES = {"clever"}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 COLUMNS = (
     "attack", "norm", "settings", "peer", "digits", "success, ours / theirs", "median, ours / theirs",
-    "mean, ours / theirs", "passes a sample, ours / theirs", "seconds, ours / theirs", "compared", "verdict",
+    "mean, ours / theirs", "passes a sample, ours / theirs", "seconds, ours / theirs", "compared", "verdict", "note",
 )  # fmt: skip
 
 
@@ -110,14 +110,15 @@ def line(result: dict[str, Any]) -> list[str]:
     """A result as the cells of a table."""
     cells = [str(result[key]) for key in ("attack", "norm", "settings", "peer", "n")]
     if "ours" not in result:
-        return [*cells, *[""] * (len(COLUMNS) - len(cells) - 1), result["verdict"]]
+        return [*cells, *[""] * (len(COLUMNS) - len(cells) - 2), result["verdict"], result["note"]]
     sides = result["ours"], result["theirs"]
     success, median, mean, seconds = (
         " / ".join(form.format(side[key]) for side in sides)
         for key, form in (("success", "{:.1%}"), ("median", "{:.4f}"), ("mean", "{:.4f}"), ("seconds", "{:.1f}"))
     )
     passes = " / ".join(f"{side['forwards']:.0f} f + {side['backwards']:.0f} b" for side in sides)
-    return [*cells, success, median, mean, passes, seconds, result["compared"], result["verdict"]]
+    note = result["note"] if result["verdict"] == "ok" else ""  # any other verdict holds it
+    return [*cells, success, median, mean, passes, seconds, result["compared"], result["verdict"], note]
 
 
 def table(results: list[dict[str, Any]]) -> str:

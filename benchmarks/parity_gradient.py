@@ -23,6 +23,7 @@ from marginattack.norms import as_norm
 
 RADII = {"linf": 0.1, "l2": 1.3, "l1": 6.0}
 REACH = {"linf": 0.4, "l2": 6.0, "l1": 20.0}  # the largest radius of a list of radii
+FOOLBOX, OUR_PGD = "Foolbox 3.3.4", "our own PGD, no public peer"
 PREFIX = {"linf": "Linf", "l2": "L2", "l1": "L1"}  # of Foolbox's class names
 
 
@@ -46,7 +47,7 @@ def _list(norm: str, number: int) -> list[float]:
 
 FGSM_ROWS = [
     Row(
-        attack="fgsm", norm=norm, settings="cross-entropy, step searched", peer="Foolbox 3.3.4",
+        attack="fgsm", norm=norm, settings="cross-entropy, step searched", peer=FOOLBOX,
         ours=partial(_ours, norm=norm, attack=FGSM()),
         theirs=partial(_foolbox, norm=norm, attack="FastGradientAttack", radii=_list(norm, 100)),
         note=f"Foolbox: 100 step sizes up to {REACH[norm]}; it finds nothing beyond, and its distances are that grid's",
@@ -56,7 +57,7 @@ FGSM_ROWS = [
 
 BIM_ROWS = [
     Row(
-        attack="bim", norm=norm, settings=f"eps {RADII[norm]}, 10 steps of 0.2 eps, cross-entropy", peer="Foolbox 3.3.4",
+        attack="bim", norm=norm, settings=f"eps {RADII[norm]}, 10 steps of 0.2 eps, cross-entropy", peer=FOOLBOX,
         ours=partial(_ours, norm=norm, attack=BIM(eps=RADII[norm])),
         theirs=partial(
             _foolbox, norm=norm, attack="BasicIterativeAttack", radii=[RADII[norm]], steps=10, rel_stepsize=0.2
@@ -69,7 +70,7 @@ BIM_ROWS = [
 PGD_ROWS = [
     Row(
         attack="pgd", norm=norm, settings=f"eps {RADII[norm]}, 40 steps of eps / 30, random start, cross-entropy",
-        peer="Foolbox 3.3.4", ours=partial(_ours, norm=norm, attack=PGD(eps=RADII[norm])),
+        peer=FOOLBOX, ours=partial(_ours, norm=norm, attack=PGD(eps=RADII[norm])),
         theirs=partial(
             _foolbox, norm=norm, attack="ProjectedGradientDescentAttack", radii=[RADII[norm]], steps=40,
             rel_stepsize=1 / 30,
@@ -82,7 +83,7 @@ PGD_ROWS = [
 
 SEARCH_ROWS = [
     Row(
-        attack="search", norm=norm, settings="PGD, 40 steps of 0.1 eps from the input, cross-entropy", peer="Foolbox 3.3.4",
+        attack="search", norm=norm, settings="PGD, 40 steps of 0.1 eps from the input, cross-entropy", peer=FOOLBOX,
         ours=partial(
             _ours, norm=norm, attack=Search(attack=PGD(steps=40, step=0.1, random=False, loss=CROSS_ENTROPY))
         ),
@@ -90,7 +91,7 @@ SEARCH_ROWS = [
             _foolbox, norm=norm, attack="ProjectedGradientDescentAttack", radii=_list(norm, 20), steps=40,
             rel_stepsize=0.1, random_start=False,
         ),
-        note=f"Foolbox: PGD at 20 radii up to {REACH[norm]}",
+        note=f"Foolbox has no search: PGD at 20 radii up to {REACH[norm]}, and its distances are that grid's",
     )
     for norm in RADII
 ]  # fmt: skip
@@ -99,7 +100,7 @@ UNPAIRED = "no installable peer, and no Madry network here for the published rat
 FLOWS = {"daa, Blob": DAA(eps=0.1, flow=Blob()), "daa, DGF": DAA(eps=0.1, flow=DGF())}
 UNPAIRED_ROWS = [
     Row(
-        attack=name, norm="linf", settings="eps 0.1, 40 steps of eps / 30, 10 particles, cross-entropy", peer="our own PGD, no public peer",
+        attack=name, norm="linf", settings="eps 0.1, 40 steps of eps / 30, 10 particles, cross-entropy", peer=OUR_PGD,
         ours=partial(_ours, norm="linf", attack=attack),
         theirs=partial(_ours, norm="linf", attack=PGD(eps=0.1, restarts=10)),
         fixed=True, digits=100, note=UNPAIRED,
@@ -107,7 +108,7 @@ UNPAIRED_ROWS = [
     for name, attack in FLOWS.items()
 ] + [
     Row(
-        attack="logit difference", norm="linf", settings="eps 0.1, 40 steps of eps / 30, 9 classes", peer="our own PGD, no public peer",
+        attack="logit difference", norm="linf", settings="eps 0.1, 40 steps of eps / 30, 9 classes", peer=OUR_PGD,
         ours=partial(_ours, norm="linf", attack=LogitDifferenceAttack(eps=0.1)),
         theirs=partial(_ours, norm="linf", attack=PGD(eps=0.1, restarts=9)),
         fixed=True, digits=100, note=UNPAIRED,

@@ -81,7 +81,7 @@ class Buffered(nn.Module):
 
 
 class Fickle(nn.Module):
-    """A model that swaps the two classes of the inputs of some looks, as ``when`` (look, rows, is it a gradient) says."""
+    """A model that swaps its two classes in some looks, as ``when`` (number of the look, rows, for a gradient) says."""
 
     def __init__(self, model: nn.Module, when: Callable[[int, int, bool], bool]) -> None:
         super().__init__()

@@ -69,26 +69,28 @@ LATE = X.clone()
 LATE[13, 0] = 0
 
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
-    "softmax": (lambda: measured(after(lambda l: l.softmax(1))), "probabilities.*remove its last softmax"),
+    "softmax": (lambda: measured(after(lambda out: out.softmax(1))), "probabilities.*remove its last softmax"),
     "a column of single logits": (lambda: measured(ONE), r"single logit.*marginattack.TwoClass\(model\)"),
-    "single logits": (lambda: measured(After(ONE, lambda l: l[:, 0])), r"single logit.*marginattack.TwoClass"),
-    "NaN logits": (lambda: measured(after(lambda l: l * torch.nan)), "NaN or infinite logits for 8 of the first 8"),
-    "infinite logits": (lambda: measured(after(lambda l: l / 0)), "NaN or infinite logits"),
+    "single logits": (lambda: measured(After(ONE, lambda out: out[:, 0])), r"single logit.*marginattack.TwoClass"),
+    "NaN logits": (lambda: measured(after(lambda out: out * torch.nan)), "NaN or infinite logits for 8 of the first 8"),
+    "infinite logits": (lambda: measured(after(lambda out: out / 0)), "NaN or infinite logits"),
     "NaN for a later input": (lambda: measured(Function(nan_beyond), LATE), r"NaN or infinite logits for images\[13\]"),
     "stays in train mode": (lambda: measured(Stubborn(6, 4)), "stays in train mode"),
     "fails in eval mode": (lambda: measured(Function(raises_in_eval)), "fails in eval mode.*only for training"),
-    "wrong channels": (lambda: measured(nn.Conv2d(3, 4, 3), torch.rand(4, 1, 8, 8)), r"fails .* shape \(1, 8, 8\).*channels"),
+    "wrong channels": (
+        lambda: measured(nn.Conv2d(3, 4, 3), torch.rand(4, 1, 8, 8)), r"fails .* shape \(1, 8, 8\).*channels"),
     "statistics of the batch": (
         lambda: measured(batch_normalised(3, 2)), "alone.*running statistics"),
     "statistics of the batch, one value a channel": (
         lambda: measured(batch_normalised(6)), "alone.*running statistics"),
-    "random": (lambda: measured(after(lambda l: l + 9 * torch.randn_like(l))), "random"),
+    "random": (lambda: measured(after(lambda out: out + 9 * torch.randn_like(out))), "random"),
     "not a module": (lambda: measured(lambda x: x), "function, not a torch.nn.Module"),
     "not a module, in a Classifier": (lambda: ma.Classifier(MODEL.forward), "method, not a torch.nn.Module"),  # type: ignore[arg-type]
-    "a tuple": (lambda: measured(after(lambda l: (l, l))), "returns a tuple, not a tensor of logits"),
-    "labels from the model": (lambda: measured(after(lambda l: l.argmax(1))), "returns int64.*not labels"),
-    "three dimensions": (lambda: measured(after(lambda l: l[:, :, None])), r"returns shape \(8, 4, 1\) for 8 inputs"),
-    "another number of rows": (lambda: measured(after(lambda l: l[1:])), r"returns shape \(7, 4\) for 8 inputs"),
+    "a tuple": (lambda: measured(after(lambda out: (out, out))), "returns a tuple, not a tensor of logits"),
+    "labels from the model": (lambda: measured(after(lambda out: out.argmax(1))), "returns int64.*not labels"),
+    "three dimensions": (
+        lambda: measured(after(lambda out: out[:, :, None])), r"returns shape \(8, 4, 1\) for 8 inputs"),
+    "another number of rows": (lambda: measured(after(lambda out: out[1:])), r"returns shape \(7, 4\) for 8 inputs"),
 }  # fmt: skip
 
 IMAGES: dict[str, tuple[Callable[[], Any], str]] = {
@@ -105,7 +107,7 @@ IMAGES: dict[str, tuple[Callable[[], Any], str]] = {
     "complex": (lambda: measured(images=X + 0j), "images are complex64"),
     "empty": (lambda: measured(images=X[:0], labels=Y[:0]), r"shape \(0, 6\).*non-empty batch"),
     "one dimension": (lambda: measured(images=X[0], labels=Y[:1]), r"shape \(6,\).*one input a row"),
-    "strings": (lambda: measured(images=["a.png", "b.png"], labels=[0, 1]), "images are a list that is no array of num"),
+    "strings": (lambda: measured(images=["a.png", "b.png"], labels=[0, 1]), "images are a list that is no array"),
     "rows of several lengths": (lambda: measured(images=[[0.0], [0.0, 1.0]], labels=[0, 1]), "no array of numbers"),
     "none": (lambda: measured(images=None), "images are a NoneType that is no array of numbers"),
 }  # fmt: skip
@@ -134,7 +136,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "one bound": (lambda: measured(bounds=255), "bounds are 255"),
     "bounds in words": (lambda: measured(bounds=("lo", "hi")), "bounds are"),
     "bounds of another shape": (
-        lambda: measured(bounds=(torch.zeros(5), torch.ones(5))), r"bounds of shape \(5,\) do not fit inputs of shape \(6,"),
+        lambda: measured(bounds=(torch.zeros(5), torch.ones(5))), r"bounds of shape \(5,\) do not fit inputs of shape"),
     "bounds of two shapes": (lambda: measured(bounds=(torch.zeros(6), torch.ones(5))), r"shapes \(6,\) and \(5,\)"),
     "bounds twice": (lambda: measured(ma.Classifier(MODEL), bounds=(0, 1)), "bounds are stated twice"),
     "no budget": (lambda: measured(budget=0), "budget is 0.*at least 1"),

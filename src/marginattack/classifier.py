@@ -50,14 +50,20 @@ class Classifier:
         weight = next((p for p in model.parameters() if p.is_floating_point()), None)
         self.model_dtype = None if weight is None else weight.dtype
         self.device = torch.device("cpu") if weight is None else weight.device
-        self.classes = 0  # known once inputs were accepted
+        self.classes = 0  # this and the next are known once inputs were accepted
+        self.channels_last = False
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Eval mode, frozen parameters and full float32 for the duration; everything as before afterwards."""
         modes = [(module, module.training) for module in self.model.modules()]
         flags = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
-        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        buffers = [
+            (owner, name, buffer, buffer.clone())
+            for owner in self.model.modules()
+            for name, buffer in owner._buffers.items()
+            if buffer is not None
+        ]
         # By default a GPU convolves in tf32, where logits of one input differ between batches by some 1e-3.
         tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
         try:
@@ -76,12 +82,14 @@ class Classifier:
             for parameter, flag in flags:
                 parameter.requires_grad_(flag)
             with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
+                for owner, name, buffer, value in buffers:
+                    owner._buffers[name] = buffer.copy_(value)
 
     def logits(self, images: Tensor) -> Logits:
         """The model's output for images of any precision, in that precision."""
         cast = images if self.model_dtype is None else images.to(self.model_dtype)
+        if self.channels_last:
+            cast = cast.contiguous(memory_format=torch.channels_last)
         logits: Logits = self.model(cast)
         return logits.to(images.dtype)
 
@@ -172,11 +180,25 @@ class Classifier:
         if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
             hint = "remove its last softmax, or wrap it to return logits"
             raise Refused(f"model returns probabilities (they sum to 1), whose gradients vanish: {hint}")
-        alone = self.logits(x[:1])
-        if not torch.allclose(alone, logits[:1].to(x.dtype), rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
+        try:
+            alone = self.logits(x[:1])
+        except Exception:
+            alone = torch.full_like(logits[:1], torch.nan)
+        if not torch.allclose(alone, logits[:1].to(alone.dtype), rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
             why = "it is random, or normalises over the batch (BatchNorm without running statistics)"
             raise Refused(f"model gives an input other logits alone than in a batch: {why}; a margin needs a function")
+        self.channels_last = self._takes_channels_last(x, logits)
         return int(logits.shape[1])
+
+    def _takes_channels_last(self, x: Tensor, logits: Logits) -> bool:
+        """Whether images may be laid out channels last, which on a CPU convolves 10 to 20 % faster."""
+        if x.ndim != 4 or x.device.type != "cpu":
+            return False
+        try:
+            self.channels_last = True
+            return torch.allclose(self.logits(x), logits.to(x.dtype), rtol=1e-3, atol=1e-3)
+        except RuntimeError:  # a model that views its features as flat rows wants them contiguous
+            return False
 
 
 def _accept_labels(labels: Any, n: int, classes: int, what: str) -> Tensor:
@@ -201,16 +223,17 @@ def _as_tensor(values: Any, what: str) -> Tensor:
         array = np.asarray(values)
         if array.dtype in (np.uint16, np.uint32, np.uint64):
             array = array.astype(np.int64)
-        return torch.from_numpy(np.ascontiguousarray(array))
+        return torch.from_numpy(np.array(array, order="C"))
     except (TypeError, ValueError):
         kind = type(values).__name__
         raise Refused(f"{what} are a {kind} that is no array of numbers: give a tensor or a numpy array") from None
 
 
 def _checked_bounds(bounds: Bounds | Sequence[Any]) -> tuple[Tensor, Tensor]:
-    if len(bounds) != 2:
-        raise Refused(f"bounds are {bounds!r}: give (lo, hi)")
-    lo, hi = (torch.as_tensor(b, dtype=torch.float64) for b in bounds)
+    try:
+        lo, hi = (torch.as_tensor(b, dtype=torch.float64) for b in bounds)
+    except (TypeError, ValueError):
+        raise Refused(f"bounds are {bounds!r}: give (lo, hi)") from None
     if lo.shape != hi.shape and lo.ndim and hi.ndim:
         raise Refused(f"bounds have shapes {tuple(lo.shape)} and {tuple(hi.shape)}: both must fit the input")
     if not bool((lo < hi).all()):

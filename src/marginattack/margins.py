@@ -48,7 +48,7 @@ class Margins:
         share = (self.distance > levels[..., None]).to(torch.float64).mean(-1)
         return share.tolist()
 
-    def summary(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float | int]:
         """n, clean accuracy, and of the samples classified rightly: success rate, margins, passes spent."""
         right = self.prediction == self.label
         if self.settings.get("targeted"):
@@ -74,6 +74,9 @@ class Margins:
             raise ValueError("nothing to join: give at least one Margins")
         first = parts[0]
         for part in parts:
+            if part.adversarial.shape[1:] != first.adversarial.shape[1:]:
+                shapes = f"{tuple(part.adversarial.shape[1:])} and {tuple(first.adversarial.shape[1:])}"
+                raise ValueError(f"cannot join margins of inputs of shapes {shapes}")
             if (part.norm, part.settings) != (first.norm, first.settings):
                 raise ValueError(
                     f"cannot join margins made with different settings: {part.settings} and {first.settings}"

@@ -52,7 +52,7 @@ def measure(
     if isinstance(model, Classifier) and bounds is not None:
         raise Refused("bounds are stated twice: they belong to the Classifier that was given")
     classifier = model if isinstance(model, Classifier) else Classifier(model, bounds=bounds, chunk=batch)
-    with classifier.held():
+    with torch.inference_mode(False), torch.enable_grad(), classifier.held():
         x, y, a = classifier.accept(images, labels, targets)
         settings = {
             "attack": repr(attack), "budget": budget, "seed": seed, "targeted": a is not None,

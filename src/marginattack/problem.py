@@ -123,6 +123,11 @@ class Problem:
         highest = losses.others(logits, self._class).topk(min(most, self.classifier.classes - 1), dim=1)
         return list(highest.indices.T)
 
+    @property
+    def left(self) -> int:
+        """How many passes a sample may still spend, at most."""
+        return max(self._left[self._live].tolist(), default=0)
+
     def uniform(self) -> Points:
         """Numbers in [0, 1): new ones at each call, each sample's own."""
         self._draws += 1
@@ -165,7 +170,7 @@ class Problem:
         part._class, part._ids = self._class[there], self._ids[rows]
         if targets is not None:
             part._class, part._sign, part.targeted = targets, -1, True
-        part._copy = _occurrence(rows)
+        part._copy = (self._copy[rows] << 16) + _occurrence(rows)
         part._left = self._left[rows] // torch.bincount(rows)[rows]
         part.forwards, part.backwards = torch.zeros_like(rows), torch.zeros_like(rows)
         part._live = torch.isin(rows, self._live).nonzero()[:, 0]

@@ -21,7 +21,7 @@ class LogitDifferenceAttack(Attack):
     """Projected steepest descent on l_y − l_t for one class t after the other, the most likely at x₀ first.
 
     Each of the ``candidates`` highest other classes gets ``restarts`` runs from random starts; a run holds its class
-    fixed, where ``losses.LogitDifference`` would change it with the iterate. A targeted problem has its class already
+    fixed, where ``losses.MARGIN`` would change it with the iterate. A targeted problem has its class already
     and gets that loss. No paper describes the leaderboard's entry: steps, starts and order are ours.
     """
 

@@ -19,6 +19,8 @@ from marginattack.problem import Problem
 from marginattack.schedules import Constant, Cosine, Fading, Schedule
 from marginattack.shapes import Labels, Points, Scalars
 
+SHORTEST = 8  # moves, or passes a candidate, that make it worth to follow or to rank a class
+
 # (problem, x, c, ∇c, α) ↦ z with ∇cᵀ(z − x) = −α c
 Restoration: TypeAlias = Callable[[Problem, Points, Scalars, Points, float], Points]
 
@@ -100,11 +102,12 @@ class Shrink:
 class MarginAttack(Attack):
     """Alternate restoration and projection moves, end on restorations (Alg. 1).
 
-    ``moves`` counts both kinds; of every run the share ``closing`` / ``moves`` at its end are restorations. A target
-    scan restores towards each of the ``candidates`` highest other classes. As in the paper, the first ``scans``
-    restorations are scans and keep the point nearest to x₀ (or to the iterate). With ``follow``, one scan at the start
-    ranks the classes; the nearest of them are each followed for a share of the moves, and the nearest point that this
-    finds takes the rest of them towards any class.
+    ``moves`` counts both kinds, fewer where the budget does not pay for them; of every run the share
+    ``closing`` / ``moves`` at its end are restorations. A target scan restores towards each of the ``candidates``
+    highest other classes. As in the paper (``follow`` = 0), the first ``scans`` restorations are scans and keep the
+    point nearest to x₀ (or to the iterate). With ``follow``, one scan at the start ranks the classes; the nearest of
+    them are each followed for a share of the moves, and the nearest point that this finds takes the rest of them
+    towards any class.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
@@ -128,17 +131,22 @@ class MarginAttack(Attack):
     radius: float = 0.0
 
     def __call__(self, problem: Problem) -> None:
-        for _ in range(self.restarts):
-            x = self.start(problem)
-            near = self.nearest_classes(problem, x) if self.follow else []
-            share = self.moves // (len(near) + 2)
-            best, distance = x, torch.full_like(problem.distance, torch.inf)
-            for label in near:
-                with problem.take(targets=label) as towards:
-                    self.run(towards, x, share, scans=0)
-                best = torch.where(towards.distance < distance, towards.best, best)
-                distance = torch.minimum(towards.distance, distance)
-            self.run(problem, best, self.moves - len(near) * share, scans=0 if near else self.scans)
+        for restart in range(self.restarts):
+            with problem.take() as attempt:
+                self.attempt(attempt, problem.left // (self.restarts - restart))
+
+    def attempt(self, problem: Problem, passes: int) -> None:
+        """From one start: follow the nearest classes, then go on from the nearest point found."""
+        x, before = self.start(problem), problem.left
+        near = self.nearest_classes(problem, x, min(self.follow, passes // (2 * SHORTEST) - 2))
+        # Where the budget does not pay for all moves, fewer are planned: a plan cut short has no closing moves.
+        moves = max(1, min(self.moves, (passes - before + problem.left - len(near) - 1) // 2))
+        share = moves // (len(near) + 2)
+        for label in near:
+            with problem.take(targets=label) as towards:
+                self.run(towards, x, share, scans=0)
+        x = torch.where(torch.isfinite(problem.distance), problem.best, x)
+        self.run(problem, x, moves - len(near) * share, scans=0 if self.follow else self.scans)
 
     def run(self, problem: Problem, x: Points, moves: int, scans: int) -> None:
         """Pairs of moves from x, then the closing ones."""
@@ -172,13 +180,15 @@ class MarginAttack(Attack):
         near = torch.stack([_length(problem, z - home) for z in hops]).argmin(0)
         return hops.gather(0, near[None].expand(1, *x.shape))[0]
 
-    def nearest_classes(self, problem: Problem, x: Points) -> list[Labels]:
-        """The classes whose restored points are nearest to x₀, the nearest first."""
-        looks = problem.rivals(x, most=self.candidates)
+    def nearest_classes(self, problem: Problem, x: Points, number: int) -> list[Labels]:
+        """The classes whose restored points are nearest to x₀, the nearest first. A targeted problem needs none."""
+        if problem.targeted or number <= 0:
+            return []
+        looks = problem.rivals(x, most=min(self.candidates, problem.left // SHORTEST))
         hops = [self.restoration(problem, x, c, g, 1.0) for _, c, g in looks]
         far = torch.cat([_length(problem, z - problem.x0) for z in hops], 1)
         labels = torch.stack([label for label, _, _ in looks], 1).gather(1, far.argsort(1))
-        return list(labels.T[: self.follow])
+        return list(labels.T[:number])
 
 
 def _length(problem: Problem, hop: Points) -> Scalars:
