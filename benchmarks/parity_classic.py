@@ -21,7 +21,7 @@ from marginattack.draws import uniform
 from marginattack.norms import as_norm
 
 STEPS, CANDIDATES, OVERSHOOT = 50, 10, 0.02  # DeepFool
-SEARCHES, DESCENT, RATES, INITIAL = 9, 1000, (0.01, 0.05), 1e-3  # Carlini–Wagner
+SEARCHES, DESCENT, RATES, INITIAL = 9, 300, (0.05, 0.01), 1e-3  # Carlini–Wagner
 SHORT = 300  # steps of the Carlini–Wagner that L-BFGS stands against
 WALK = 300  # Boundary
 FEW = 20  # digits where samples run one at a time

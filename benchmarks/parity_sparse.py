@@ -136,7 +136,7 @@ ROWS: list[Row] = [
     _pixel_row(5, 15),
     _pixel_row(15, 20),
     _clever_row("l2", 5.0, targeted=True, digits=200),
-    _clever_row("l1", 40.0, targeted=True, digits=200),
-    _clever_row("linf", 0.3, targeted=True, digits=200),
-    _clever_row("l2", 5.0, targeted=False, digits=20),
+    _clever_row("l1", 40.0, targeted=True, digits=50),
+    _clever_row("linf", 0.3, targeted=True, digits=50),
+    _clever_row("l2", 5.0, targeted=False, digits=5),
 ]
