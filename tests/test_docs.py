@@ -1,8 +1,11 @@
 """The documentation says what the code and the records say."""
 
+import importlib
 import json
 import re
 from pathlib import Path
+
+import pytest
 
 import marginattack as ma
 
@@ -39,3 +42,17 @@ def test_the_attack_in_the_docs_works() -> None:
     found = ma.measure(zoo("mnist-cnn"), *samples("mnist", 5), "linf", attack=rays())
     assert bool(found.success.any())
     assert int(found.forwards.max()) <= 100
+
+
+def test_pages_made_from_records_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    pages = importlib.import_module("pages")
+    assert (ROOT / "docs/parity.md").read_text() == pages.parity(), "run python benchmarks/pages.py"
+    page = (ROOT / "docs/how-to-choose.md").read_text()
+    assert page == pages.chosen(page), "run python benchmarks/pages.py"
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"

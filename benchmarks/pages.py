@@ -1,0 +1,92 @@
+"""Write the pages whose figures come from records: docs/parity.md and the table in docs/how-to-choose.md.
+
+python benchmarks/pages.py
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RECORDS = ROOT / "benchmarks/records"
+MARK = "<!-- from benchmarks/records/choose.json, by benchmarks/pages.py -->"
+HEAD = """# Parity: each attack beside a public implementation
+
+Same digits, same settings, one run a table (`python benchmarks/parity.py`; records in benchmarks/records). Digits are
+the first of the bundled ones that the bundled network classifies rightly. Attacks that look for margins are compared
+by their median distance, those within a fixed radius by their success rate; "ok" is a median at most 1 % above the
+public one, or a success rate at most one point below. The passes of ours include the three forwards a sample of
+measure()'s own checks. This page is written by benchmarks/pages.py; a test fails when it and the records disagree.
+"""
+
+
+def number(value: float | None) -> str:
+    """Four decimals; infinity where a record has none."""
+    return "∞" if value is None else f"{value:.4f}"
+
+
+def passes(side: dict[str, Any]) -> str:
+    return f"{side['forwards'] + side['backwards']:,.0f}"
+
+
+def where(conditions: dict[str, str]) -> str:
+    """The conditions of a record in a line."""
+    return f"`{conditions['command']}`, {conditions['date']}, {conditions['hardware']}, commit {conditions['commit']}"
+
+
+def parity() -> str:
+    """docs/parity.md"""
+    parts = [HEAD]
+    for path in sorted(RECORDS.glob("parity_*.json")):
+        record = json.loads(path.read_text())
+        parts += ["", where(record["conditions"]) + ":", ""]
+        parts.append("| attack | norm | settings | against | n | success | median | passes | compared | verdict |")
+        parts.append("|---|---|---|---|---|---|---|---|---|---|")
+        notes = []
+        for row in record["numbers"]:
+            us, them = row["ours"], row["theirs"]
+            word = row["verdict"].split(":")[0]
+            if row["note"] and row["note"] not in notes:
+                notes.append(row["note"])
+            mark = f" ({notes.index(row['note']) + 1})" if row["note"] else ""
+            cells = (
+                row["attack"], row["norm"], row["settings"], row["peer"], str(row["n"]),
+                f"{us['success']:.1%} / {them['success']:.1%}", f"{number(us['median'])} / {number(them['median'])}",
+                f"{passes(us)} / {passes(them)}", row["compared"], word + mark,
+            )  # fmt: skip
+            parts.append("| " + " | ".join(cells) + " |")
+        parts += ["", *(f"{i}. {note}." for i, note in enumerate(notes, 1))]
+    return "\n".join(parts) + "\n"
+
+
+def choose() -> str:
+    """The table of docs/how-to-choose.md"""
+    record = json.loads((RECORDS / "choose.json").read_text())
+    lines = [
+        where(record["conditions"]) + ":",
+        "",
+        "| norm | attack | n | median | found | passes |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in record["numbers"]:
+        median = "∞" if not math.isfinite(row["median"]) else f"{row['median']:.4f}"
+        cells = (row["norm"], row["attack"], str(row["n"]), median, f"{row['success']:.0%}", f"{row['passes']:,.0f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def chosen(page: str) -> str:
+    """The page with its table as the record has it."""
+    before, _, after = page.split(MARK)
+    return f"{before}{MARK}\n{choose()}\n{MARK}{after}"
+
+
+def main() -> None:
+    (ROOT / "docs/parity.md").write_text(parity())
+    path = ROOT / "docs/how-to-choose.md"
+    path.write_text(chosen(path.read_text()))
+
+
+if __name__ == "__main__":
+    main()
