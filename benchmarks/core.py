@@ -2,9 +2,10 @@
 
     python benchmarks/core.py [mnist.npz] [digits]
 
-The first 500 correctly classified test digits (of the bundled 1,000, or of an mnist.npz), one start, 200 moves, ten
-scans. CW: nine searches of 1,000 steps at learning rates 0.01 and 0.05, the better of the two medians counts. Passes
-are counted by a wrapper around the model for every attack alike.
+The first 500 correctly classified test digits (of the bundled 1,000, or of an mnist.npz), one start, 200 moves; by
+default one scan of the classes and the three nearest followed, with the paper's settings ten scans. CW: nine searches
+of 1,000 steps at learning rates 0.01 and 0.05, the better of the two medians counts. Passes are counted by a wrapper
+around the model for every attack alike.
 """
 
 import sys

@@ -10,6 +10,7 @@ from oracles import linear
 from torch import Tensor, nn
 
 import marginattack as ma
+from marginattack.classifier import full_float32
 
 QUICK = ma.MarginAttack(moves=24, closing=4, follow=1)
 
@@ -87,13 +88,26 @@ def test_a_buffer_that_each_look_puts_anew_is_put_back() -> None:
     assert state(model) == before
 
 
-def test_inside_it_is_in_eval_mode_frozen_and_in_full_precision(tf32: bool) -> None:
+def test_inside_it_is_in_eval_mode_and_frozen() -> None:
     model, _, _ = odd_model()
     with ma.Classifier(model).held():
         assert not any(module.training for module in model.modules())
         assert not any(parameter.requires_grad for parameter in model.parameters())
-        assert not torch.backends.cuda.matmul.allow_tf32
-    assert torch.backends.cuda.matmul.allow_tf32 is tf32
+
+
+@pytest.mark.parametrize("setting", ["highest", "high", "medium"])
+def test_on_a_gpu_it_is_in_full_float32_and_torch_is_as_before(setting: str) -> None:
+    conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul  # type: ignore[attr-defined]
+    start = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(setting)
+    before = conv.fp32_precision, matmul.fp32_precision, torch.backends.cudnn.allow_tf32
+    try:
+        with full_float32(torch.device("cuda")):
+            assert (conv.fp32_precision, matmul.fp32_precision) == ("ieee", "ieee")
+        assert before == (conv.fp32_precision, matmul.fp32_precision, torch.backends.cudnn.allow_tf32)
+        assert torch.get_float32_matmul_precision() == setting
+    finally:
+        torch.set_float32_matmul_precision(start)
 
 
 def test_no_gradient_is_asked_of_parameters() -> None:

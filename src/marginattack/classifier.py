@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,6 +31,28 @@ class TwoClass(nn.Module):
         return torch.cat([-z, z], dim=1)
 
 
+@contextmanager
+def full_float32(device: torch.device) -> Iterator[None]:
+    """No tf32 on a GPU: by default it convolves in it, and logits of one input differ between batches by some 1e-3."""
+    if device.type != "cuda":
+        yield
+        return
+    backends = torch.backends
+    places: list[Any] = [backends.cuda.matmul, backends.cudnn]
+    name, value = "allow_tf32", cast(Any, False)  # as it was before torch 2.9
+    if hasattr(backends.cudnn, "conv"):
+        places = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
+        name, value = "fp32_precision", "ieee"
+    before = [getattr(place, name) for place in places]
+    try:
+        for place in places:
+            setattr(place, name, value)
+        yield
+    finally:
+        for place, old in zip(places, before, strict=True):
+            setattr(place, name, old)
+
+
 class Classifier:
     """Logits of a model for inputs inside a box, at most ``chunk`` inputs at a time.
 
@@ -55,7 +77,7 @@ class Classifier:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Eval mode, frozen parameters and full float32 for the duration; everything as before afterwards."""
+        """Eval mode, frozen parameters, gradients and full float32 for the duration; all as before afterwards."""
         modes = [(module, module.training) for module in self.model.modules()]
         flags = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
         buffers = [
@@ -64,19 +86,16 @@ class Classifier:
             for name, buffer in owner._buffers.items()
             if buffer is not None
         ]
-        # By default a GPU convolves in tf32, where logits of one input differ between batches by some 1e-3.
-        tf32 = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
         try:
-            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
             self.model.eval()
             if self.model.training:
                 raise Refused("model stays in train mode after eval(): margins need the inference behaviour, so let "
                               "its train() and eval() take effect")  # fmt: skip
             for parameter, _ in flags:
                 parameter.requires_grad_(False)
-            yield
+            with torch.inference_mode(False), torch.enable_grad(), full_float32(self.device):
+                yield
         finally:
-            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = tf32
             for module, training in modes:
                 module.training = training
             for parameter, flag in flags:
@@ -87,10 +106,10 @@ class Classifier:
 
     def logits(self, images: Tensor) -> Logits:
         """The model's output for images of any precision, in that precision."""
-        cast = images if self.model_dtype is None else images.to(self.model_dtype)
+        ready = images if self.model_dtype is None else images.to(self.model_dtype)
         if self.channels_last:
-            cast = cast.contiguous(memory_format=torch.channels_last)
-        logits: Logits = self.model(cast)
+            ready = ready.contiguous(memory_format=torch.channels_last)
+        logits: Logits = self.model(ready)
         return logits.to(images.dtype)
 
     def epsilon(self, points: Tensor) -> float:
@@ -98,14 +117,14 @@ class Classifier:
         return torch.finfo(self.model_dtype or points.dtype).eps
 
     @torch.no_grad()
-    def predict(self, images: Tensor) -> Labels:
-        """The predicted class of each image; a class of −1 where a logit is not finite."""
-        labels = []
-        for part in images.split(self.chunk):
-            logits = self.logits(part.to(self.device))
-            finite = torch.isfinite(logits).all(1)
-            labels.append(torch.where(finite, logits.argmax(1), -1).cpu())
-        return torch.cat(labels)
+    def predict(self, images: Tensor, *, first: int = 0) -> Labels:
+        """The predicted class of each image; ``first`` is the number of the first one, for the refusal of NaN."""
+        logits = torch.cat([self.logits(part.to(self.device)).cpu() for part in images.split(self.chunk)])
+        strange = (~torch.isfinite(logits)).any(1)
+        if bool(strange.any()):
+            row = first + int(strange.nonzero()[0])
+            raise Refused(f"model returns NaN or infinite logits for images[{row}]: check its input scale")
+        return logits.argmax(1)
 
     @torch.no_grad()
     def accept(self, images: Any, labels: Any, targets: Any = None) -> tuple[Tensor, Tensor, Tensor | None]:

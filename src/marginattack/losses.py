@@ -28,12 +28,14 @@ class Margin:
 @final
 @dataclass(frozen=True)
 class Rival:
-    """l_y − the logit of the other class of that rank, 0 the highest: the paper's c_i for a target scan."""
+    """l_y − the logit of that rank among the ``number`` highest others: the paper's c_i for a target scan."""
 
     rank: int
+    number: int
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        return _own(logits, label) - others(logits, label).topk(self.rank + 1, dim=1).values[:, self.rank]
+        # All ranks ask for the same number, so that equal logits are told apart in the same way.
+        return _own(logits, label) - others(logits, label).topk(self.number, dim=1).values[:, self.rank]
 
 
 @final
@@ -88,6 +90,12 @@ class AgainstRest:
 
 MARGIN, CROSS_ENTROPY, LOG_ODDS = Margin(), CrossEntropy(), LogOdds()
 OWN, AGAINST_REST = Own(), AgainstRest()
+
+
+def scale(logits: Logits, label: Labels) -> Tensor:
+    """The size of the logits that rounding goes by: the largest, unless that class is masked, far out of play."""
+    compared = _own(logits, label).abs() + others(logits, label).amax(1).abs()
+    return torch.minimum(logits.abs().amax(1), 100 * compared)
 
 
 def others(logits: Logits, label: Labels) -> Logits:

@@ -14,7 +14,7 @@ from torch import Tensor
 FORMAT = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Margins:
     """How far each input is from the decision boundary, and the adversarial point that shows it.
 
@@ -45,7 +45,8 @@ class Margins:
     def robust_accuracy(self, eps: float | Sequence[float]) -> Any:
         """The share of samples that are classified rightly and lie further than eps from the boundary."""
         levels = torch.as_tensor(eps, dtype=torch.float64)
-        share = (self.distance > levels[..., None]).to(torch.float64).mean(-1)
+        held = (self.distance > levels[..., None]) & (self.prediction == self.label)
+        share = held.to(torch.float64).mean(-1)
         return share.tolist()
 
     def summary(self) -> dict[str, float | int]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.attacks import Attack
+from marginattack.attacks import ATTACKS, Attack
 from marginattack.attacks.marginattack import MarginAttack
 from marginattack.classifier import Bounds, Classifier, Refused
 from marginattack.margins import Margins
@@ -21,7 +21,7 @@ def measure(
     labels: Any,
     norm: Norm | str = "l2",
     *,
-    attack: Attack | None = None,
+    attack: Attack | str | None = None,
     bounds: Bounds | None = None,
     budget: int | None = None,
     targets: Any = None,
@@ -33,14 +33,15 @@ def measure(
 
     images: one input a row, in pixels, inside ``bounds`` (0 to 1 unless stated). labels: their classes.
     norm: "l1", "l2", "linf", "l0" or a Norm. targets: for each input the class to reach; none: any wrong class.
-    attack: any of ``marginattack.ATTACKS`` with its settings; budget: forwards + backwards a sample, never exceeded.
+    attack: any of ``marginattack.ATTACKS`` with its settings, or its name.
+    budget: forwards + backwards a sample, never exceeded.
     seed: random draws belong to (seed, sample), so results do not depend on ``batch``.
     progress: called with the number of samples done.
 
     Inputs that are misclassified as they are have distance 0 and cost nothing. Each adversarial input is checked
     again on the bare model, in another batch; one that fails is reported as not found.
     """
-    norm, attack = as_norm(norm), attack or MarginAttack()
+    norm, attack = as_norm(norm), _as_attack(attack)
     if norm.name not in attack.norms:
         raise Refused(
             f"{type(attack).__name__} is made for {', '.join(attack.norms)}, not {norm}: choose another norm or attack"
@@ -52,7 +53,7 @@ def measure(
     if isinstance(model, Classifier) and bounds is not None:
         raise Refused("bounds are stated twice: they belong to the Classifier that was given")
     classifier = model if isinstance(model, Classifier) else Classifier(model, bounds=bounds, chunk=batch)
-    with torch.inference_mode(False), torch.enable_grad(), classifier.held():
+    with classifier.held():
         x, y, a = classifier.accept(images, labels, targets)
         settings = {
             "attack": repr(attack), "budget": budget, "seed": seed, "targeted": a is not None,
@@ -70,16 +71,23 @@ def measure(
     return Margins.join(parts)
 
 
+def _as_attack(attack: Any) -> Attack:
+    """An attack, or the one of that name with its defaults."""
+    if attack is None:
+        return MarginAttack()
+    if isinstance(attack, Attack):
+        return attack
+    if isinstance(attack, str) and attack in ATTACKS:
+        return ATTACKS[attack]()
+    raise Refused(f"attack is {attack!r}: give an attack such as MarginAttack(), or one of {', '.join(ATTACKS)}")
+
+
 def _measure_batch(
     classifier: Classifier, x: Tensor, y: Labels, a: Labels | None, norm: Norm, attack: Attack,
     budget: int | None, seed: int, ids: Tensor,
 ) -> dict[str, Tensor]:  # fmt: skip
     """One batch, as the columns of Margins."""
-    prediction = classifier.predict(x)
-    if bool((prediction < 0).any()):
-        raise Refused(
-            f"model returns NaN or infinite logits for images[{int(ids[prediction < 0][0])}]: check its input scale"
-        )
+    prediction = classifier.predict(x, first=int(ids[0]))
     done = _reached(prediction, y, a)
     forwards, backwards = torch.zeros_like(y), torch.zeros_like(y)
     adversarial, found = x.clone(), done.clone()
@@ -112,10 +120,11 @@ def _recheck(
 ) -> tuple[Mask, Labels]:
     """Whether each point is adversarial and inside the box, from the bare model's argmax.
 
-    Each batch holds the originals too, so its size, and with it the order of the sums inside the model, is another
+    Each batch holds the originals too, and its size, and with it the order of the sums inside the model, is another
     than the attack's.
     """
-    half = max(1, (classifier.chunk + 1) // 2)
+    half = max(1, classifier.chunk // 3)
+    half += 2 * half == classifier.chunk
     labels = []
     for clean, point in zip(x.split(half), adversarial.split(half), strict=True):
         pair = torch.cat([clean, point]).to(classifier.device)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from marginattack import losses
-from marginattack.classifier import Classifier
+from marginattack.classifier import Classifier, Refused
 from marginattack.draws import uniform
 from marginattack.losses import Belief
 from marginattack.norms import Norm
@@ -110,8 +110,8 @@ class Problem:
         """
         if self.targeted:
             return [Rival(self._class, *self.c(x, offset=offset))]
-        ranks = range(min(most, self.classifier.classes - 1))
-        looks, logits = self._look(x, [losses.Rival(rank) for rank in ranks], offset)
+        number = min(most, self.classifier.classes - 1)
+        looks, logits = self._look(x, [losses.Rival(rank, number) for rank in range(number)], offset)
         labels = losses.others(logits, self._class).topk(len(looks), dim=1).indices
         return [Rival(label, c, g) for label, (c, g) in zip(labels.T, looks, strict=True)]
 
@@ -137,6 +137,11 @@ class Problem:
     def clamp(self, x: Points) -> Points:
         """X inside the box."""
         return torch.clamp(x, self.lo, self.hi)
+
+    def need_walls(self, who: str) -> None:
+        """Refuse a box without walls, for attacks that go from wall to wall."""
+        if not bool(torch.isfinite(self.hi - self.lo).all()):
+            raise Refused(f"{who} needs a box with walls on every side: state finite bounds=(lo, hi)")
 
     def drop(self, finished: Mask) -> None:
         """Leave these samples out of every further look, or until the ``only`` around it ends."""
@@ -220,9 +225,9 @@ class Problem:
                 beliefs = [self._sign * belief(logits, label) for belief in of]
             slope = [_gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
             logits = logits.detach()
-            rounding = ROUNDING * self.classifier.epsilon(x) * logits.abs().amax(1)
+            rounding = ROUNDING * self.classifier.epsilon(x) * losses.scale(logits, label)
             crossed.append(self._sign * losses.MARGIN(logits, label) + rounding < 0)
-            values.append(torch.stack(beliefs).detach() + rounding - offset)
+            values.append((torch.stack(beliefs).detach() + rounding - offset).nan_to_num(0.0))
             slopes.append(torch.stack(slope).flatten(2))
             every.append(logits)
         self._judge(x, self._full(torch.cat(crossed), rows))

@@ -36,8 +36,7 @@ class Boundary(Attack):
     source_step: float = 0.01
 
     def __call__(self, problem: Problem) -> None:
-        if not bool(torch.isfinite(problem.hi - problem.lo).all()):
-            raise Refused("Boundary starts from noise in the box, which is infinite: state finite bounds=(lo, hi)")
+        problem.need_walls("Boundary, which starts from noise in the box,")
         foolbox = _foolbox()
         problem.each(lambda one: self.walk(one, foolbox))
 

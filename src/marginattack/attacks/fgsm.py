@@ -37,6 +37,7 @@ class FGSM(Attack):
     halvings: int = 20
 
     def __call__(self, problem: Problem) -> None:
+        problem.need_walls("FGSM, which goes to the far corner,")
         _, g = problem.c(problem.x0, of=self.loss)
         corner = torch.where(g > 0, problem.lo, problem.hi)
         r_max = (g * (problem.x0 - corner)).sum(1, keepdim=True)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, final
 
 import torch
+from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.problem import Problem
+from marginattack.problem import Problem, Rival
 from marginattack.schedules import Constant, Cosine, Fading, Schedule
 from marginattack.shapes import Labels, Points, Scalars
 
@@ -107,7 +108,8 @@ class MarginAttack(Attack):
     highest other classes. As in the paper (``follow`` = 0), the first ``scans`` restorations are scans and keep the
     point nearest to x₀ (or to the iterate). With ``follow``, one scan at the start ranks the classes; the nearest of
     them are each followed for a share of the moves, and the nearest point that this finds takes the rest of them
-    towards any class.
+    towards any class. Samples for which all this finds nothing, because they are so far from the boundary
+    that each slide undoes the hop, get up to ``rescue`` restorations more.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
@@ -119,6 +121,7 @@ class MarginAttack(Attack):
     scans: int = 10
     candidates: int = 10
     follow: int = 3
+    rescue: int = 100
     scan_near: Literal["input", "iterate"] = "input"
     offset: Schedule = Constant(0.0)
     closing_offset: Schedule = Fading(-1e-7, -1e-2)
@@ -130,6 +133,15 @@ class MarginAttack(Attack):
     restarts: int = 1
     radius: float = 0.0
 
+    def __post_init__(self) -> None:
+        if (
+            self.moves < 1
+            or self.restarts < 1
+            or min(self.closing, self.scans, self.follow, self.rescue) < 0
+            or self.candidates < 1
+        ):
+            raise ValueError(f"{self}: moves, restarts and candidates start at 1, the other numbers at 0")
+
     def __call__(self, problem: Problem) -> None:
         for restart in range(self.restarts):
             with problem.take() as attempt:
@@ -139,26 +151,36 @@ class MarginAttack(Attack):
         """From one start: follow the nearest classes, then go on from the nearest point found."""
         x, before = self.start(problem), problem.left
         near = self.nearest_classes(problem, x, min(self.follow, passes // (2 * SHORTEST) - 2))
+        rivals = min(self.candidates, problem.classifier.classes - 1)
+        scans = 0 if self.follow or problem.targeted else min(self.scans, passes // (4 * rivals))
         # Where the budget does not pay for all moves, fewer are planned: a plan cut short has no closing moves.
-        moves = max(1, min(self.moves, (passes - before + problem.left - len(near) - 1) // 2))
+        passes -= before - problem.left + scans * (rivals - 1) + len(near) + 1
+        moves = max(1, min(self.moves, passes // 2))
         share = moves // (len(near) + 2)
         for label in near:
             with problem.take(targets=label) as towards:
                 self.run(towards, x, share, scans=0)
-        x = torch.where(torch.isfinite(problem.distance), problem.best, x)
-        self.run(problem, x, moves - len(near) * share, scans=0 if self.follow else self.scans)
+        begin = torch.where(torch.isfinite(problem.distance), problem.best, x)
+        self.run(problem, begin, moves - len(near) * share, scans)
+        if self.rescue:
+            with problem.only(torch.isinf(problem.distance[:, 0])):
+                self.close(problem, x, self.rescue)
 
     def run(self, problem: Problem, x: Points, moves: int, scans: int) -> None:
         """Pairs of moves from x, then the closing ones."""
-        closing = round(self.closing * moves / self.moves)
+        closing = round(min(self.closing / self.moves, 0.5) * moves)
         pairs = (moves - closing) // 2
         for k in range(pairs):
             move = self.scan if k < scans else self.restore
             z = move(problem, x, self.alpha(k, pairs), self.offset(k, pairs))
             _, g = problem.c(z)
             x = problem.clamp(self.projection(problem, z, g, self.beta(k, pairs)))
-        for j in range(moves - 2 * pairs):
-            x = self.restore(problem, x, self.closing_alpha, self.closing_offset(j, moves - 2 * pairs))
+        self.close(problem, x, moves - 2 * pairs)
+
+    def close(self, problem: Problem, x: Points, moves: int) -> None:
+        """Restorations alone, ever further past the boundary."""
+        for j in range(moves):
+            x = self.restore(problem, x, self.closing_alpha, self.closing_offset(j, moves))
         problem.value(x)
 
     def start(self, problem: Problem) -> Points:
@@ -176,22 +198,29 @@ class MarginAttack(Attack):
         """Towards each candidate class; the restored point that is nearest (Eq. 16)."""
         home = problem.x0 if self.scan_near == "input" else x
         looks = problem.rivals(x, most=self.candidates, offset=offset)
-        hops = torch.stack([self.restoration(problem, x, c, g, alpha) for _, c, g in looks])
-        near = torch.stack([_length(problem, z - home) for z in hops]).argmin(0)
-        return hops.gather(0, near[None].expand(1, *x.shape))[0]
+        hops, length = self.hops(problem, x, looks, alpha, home)
+        near = length.argmin(0, keepdim=True)
+        return hops.gather(0, near.expand(1, *x.shape))[0]
 
     def nearest_classes(self, problem: Problem, x: Points, number: int) -> list[Labels]:
         """The classes whose restored points are nearest to x₀, the nearest first. A targeted problem needs none."""
         if problem.targeted or number <= 0:
             return []
         looks = problem.rivals(x, most=min(self.candidates, problem.left // SHORTEST))
-        hops = [self.restoration(problem, x, c, g, 1.0) for _, c, g in looks]
-        far = torch.cat([_length(problem, z - problem.x0) for z in hops], 1)
-        labels = torch.stack([label for label, _, _ in looks], 1).gather(1, far.argsort(1))
-        return list(labels.T[:number])
+        _, length = self.hops(problem, x, looks, 1.0, problem.x0)
+        order = length[..., 0].argsort(dim=0, stable=True)
+        return list(torch.stack([look.label for look in looks]).gather(0, order)[:number])
 
-
-def _length(problem: Problem, hop: Points) -> Scalars:
-    """How far a hop went; infinitely, where a class without slope could not be hopped to at all."""
-    size = problem.norm.size(hop)
-    return torch.where(size > 0, size, torch.inf)
+    def hops(
+        self, problem: Problem, x: Points, looks: list[Rival], alpha: float, home: Points
+    ) -> tuple[Tensor, Tensor]:
+        """The restored point of each class and how far it is from home; infinitely, where the box ends before it."""
+        hops, lengths = [], []
+        for _, c, g in looks:
+            z = self.restoration(problem, x, c, g, alpha)
+            missing = ((g * (z - x)).sum(1, keepdim=True) + alpha * c).abs()
+            rounding = 100 * torch.finfo(x.dtype).eps * problem.norm.dual(g) * problem.norm.size(x)
+            missed = missing > 1e-3 * alpha * c.abs() + rounding
+            hops.append(z)
+            lengths.append(torch.where(missed, torch.inf, problem.norm.size(z - home)))
+        return torch.stack(hops), torch.stack(lengths)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.classifier import Refused
 from marginattack.losses import LOG_ODDS, Belief
 from marginattack.problem import Problem
 from marginattack.shapes import Points
@@ -49,8 +48,7 @@ class OnePixel(Attack):
     of: Belief = LOG_ODDS
 
     def __call__(self, problem: Problem) -> None:
-        if not bool(torch.isfinite(problem.hi - problem.lo).all()):
-            raise Refused("OnePixel draws pixels between the walls of the box: state finite bounds=(lo, hi)")
+        problem.need_walls("OnePixel, which draws pixels between the walls,")
         problem.each(self.search)
 
     def search(self, one: Problem) -> None:

@@ -49,6 +49,7 @@ class Search(Attack):
     tolerance: float = 1e-3
 
     def __call__(self, problem: Problem) -> None:
+        problem.need_walls("Search, which widens its radius to the size of the box,")
         failed = self.expand(problem)
         problem.drop(torch.isinf(problem.distance[:, 0]))
         for _ in range(self.levels):
