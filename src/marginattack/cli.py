@@ -61,7 +61,7 @@ def _demo(model: "nn.Module", images: Sized, labels: Sized, seed: int) -> None:
 
     from marginattack import measure
 
-    table = Table("norm", "accuracy", "median margin", "success at", "passes a digit", "time a digit")
+    table = Table("norm", "accuracy", "median margin", "success at", "forwards + backwards", "time a digit")
     for norm in LEVELS:
         began = time.perf_counter()
         with _progress(f"{norm} margins", len(images)) as advance:
@@ -78,7 +78,7 @@ def _row(margins: "Margins", seconds: float) -> Iterator[str]:
     yield f"{summary['accuracy']:.1%}"
     yield f"{summary['median']:.4f}"
     yield "\n".join(f"{level:.2f}: {share:6.1%}" for level, share in zip(LEVELS[margins.norm], shares, strict=True))
-    yield f"{summary['forwards']:.0f} forwards\n{summary['backwards']:.0f} backwards"
+    yield f"{summary['forwards']:.0f} + {summary['backwards']:.0f}"
     yield f"{1000 * seconds:.0f} ms"
 
 
