@@ -20,7 +20,7 @@ def test_the_demo_prints_its_table_and_is_quiet_on_stderr() -> None:
     result = python("-m", "marginattack", "demo", "--digits", "3")
     assert (result.returncode, result.stderr) == (0, "")
     words = result.stdout.split()
-    for word in ("l2", "linf", "accuracy", "median", "margin", "success", "passes", "time", "100.0%", "mnist-cnn"):
+    for word in ("l2", "linf", "accuracy", "median", "margin", "success", "backwards", "time", "100.0%", "mnist-cnn"):
         assert word in words
     for level in ("1.00:", "1.41:", "1.73:", "2.00:", "0.06:", "0.08:", "0.10:", "0.12:"):
         assert level in words
