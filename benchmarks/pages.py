@@ -20,7 +20,8 @@ public one, or a success rate at most one point below. The passes of ours includ
 measure()'s own checks. Read the settings with two differences in mind: ours judge every iterate, not the last alone,
 and PGD and BIM step inside the box, where Foolbox's steps lose what the walls cut off; that is where they succeed more.
 DAA (88.56 to 88.79 % accuracy left) and logit difference (88.85 %) were published on the MNIST challenge's network,
-which is not here: they stand beside our own PGD. This page is written by benchmarks/pages.py; a test fails when it and the records disagree.
+which is not here: they stand beside our own PGD. This page is written by benchmarks/pages.py; a test fails when it and
+the records disagree.
 """
 
 
