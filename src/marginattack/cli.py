@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:  # torch takes a second to import, --help should not
+if TYPE_CHECKING:
     from torch import nn
 
     from marginattack import Margins

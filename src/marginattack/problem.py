@@ -223,7 +223,7 @@ class Problem:
             with torch.set_grad_enabled(gradients):
                 logits = self.classifier.logits(leaf)
                 beliefs = [self._sign * belief(logits, label) for belief in of]
-            slope = [_gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
+            slope = [gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
             logits = logits.detach()
             rounding = ROUNDING * self.classifier.epsilon(x) * losses.scale(logits, label)
             crossed.append(self._sign * losses.MARGIN(logits, label) + rounding < 0)
@@ -251,12 +251,12 @@ class Problem:
         return values.new_zeros(len(self.x0), *values.shape[1:]).index_copy(0, rows, values)
 
 
-def _gradient(value: Tensor, leaf: Tensor, *, keep: bool) -> Tensor:
+def gradient(value: Tensor, leaf: Tensor, *, keep: bool) -> Tensor:
     """∂ Σ value / ∂ leaf; zero where the model does not depend on its input or has no finite slope."""
     if not value.requires_grad:
         return torch.zeros_like(leaf)
-    (gradient,) = torch.autograd.grad(value.sum(), leaf, retain_graph=keep, allow_unused=True)
-    return torch.zeros_like(leaf) if gradient is None else torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+    (slope,) = torch.autograd.grad(value.sum(), leaf, retain_graph=keep, allow_unused=True)
+    return torch.zeros_like(leaf) if slope is None else torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _occurrence(rows: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from marginattack.classifier import Bounds, Classifier, Refused
 from marginattack.draws import uniform
 from marginattack.norms import Norm, as_norm
+from marginattack.problem import gradient
 from marginattack.shapes import Points, Scalars
 
 LARGEST_SHAPE = 10.0  # of the Weibull fit; good fits on the bundled digits have 5 to 9
@@ -110,17 +111,9 @@ def _slopes(
         leaf = torch.clamp(points, lo, hi).requires_grad_()
         logits = classifier.logits(leaf)
         leads = [(logits[:, c] - logits[:, j]).sum() for j in goals]
-        gradients = [_gradient(lead, leaf, keep=lead is not leads[-1]) for lead in leads]
+        gradients = [gradient(lead, leaf, keep=lead is not leads[-1]) for lead in leads]
         parts.append(torch.stack([norm.dual(g.flatten(1))[:, 0] for g in gradients]))
     return torch.cat(parts, dim=1).double().cpu()
-
-
-def _gradient(lead: Tensor, leaf: Tensor, *, keep: bool) -> Tensor:
-    """∂ lead / ∂ leaf; zero where the model does not depend on its input or has no finite slope."""
-    if not lead.requires_grad:
-        return torch.zeros_like(leaf)
-    (gradient,) = torch.autograd.grad(lead, leaf, retain_graph=keep, allow_unused=True)
-    return torch.zeros_like(leaf) if gradient is None else torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def end_point(peaks: Tensor) -> tuple[float, float]:
