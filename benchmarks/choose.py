@@ -31,7 +31,7 @@ from marginattack.attacks import (
 from marginattack.attacks.attack import Attack
 from marginattack.losses import MARGIN
 from marginattack.sources.data import samples
-from marginattack.sources.models import zoo
+from marginattack.sources.networks import zoo
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ONE_BY_ONE = 10

@@ -21,7 +21,7 @@ import marginattack as ma
 from marginattack.attacks.presets import preset
 from marginattack.norms import as_norm
 from marginattack.sources.data import samples
-from marginattack.sources.models import zoo
+from marginattack.sources.networks import zoo
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

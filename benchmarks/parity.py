@@ -25,7 +25,7 @@ from rows import Bench, Row
 from torch import Tensor
 
 from marginattack.sources.data import samples
-from marginattack.sources.models import zoo
+from marginattack.sources.networks import zoo
 
 MODULES = ("gradient", "classic", "sparse")
 PEERS = ("foolbox", "art", "none")

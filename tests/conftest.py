@@ -22,6 +22,6 @@ def digits() -> tuple[Tensor, Tensor]:
 @pytest.fixture(scope="session")
 def network() -> nn.Module:
     """The bundled network."""
-    from marginattack.sources.models import zoo
+    from marginattack.sources.networks import zoo
 
     return zoo("mnist-cnn")

@@ -18,7 +18,7 @@ import marginattack as ma
 from marginattack.attacks import DeepFool
 from marginattack.norms import as_norm
 from marginattack.sources.data import samples
-from marginattack.sources.models import zoo
+from marginattack.sources.networks import zoo
 
 QUICK = ma.MarginAttack(moves=8, closing=2, follow=0, scans=0)
 MODEL = smooth(dtype=torch.float32)

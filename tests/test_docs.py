@@ -37,7 +37,7 @@ def test_the_attack_in_the_docs_works() -> None:
     rays = scope["Rays"]
     assert isinstance(rays, type)
     from marginattack.sources.data import samples
-    from marginattack.sources.models import zoo
+    from marginattack.sources.networks import zoo
 
     found = ma.measure(zoo("mnist-cnn"), *samples("mnist", 5), "linf", attack=rays())
     assert bool(found.success.any())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from marginattack.sources.data import SAMPLES, samples
-from marginattack.sources.models import ZOO, zoo
+from marginattack.sources.networks import ZOO, zoo
 
 HERE = Path(str(files("marginattack.sources")))
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from marginattack.sources.models import MnistCNN
+from marginattack.sources.networks import MnistCNN
 
 EPOCHS, BATCH, PEAK_RATE, SEED = 10, 128, 2e-3, 0
 OUT = Path(__file__).parents[2] / "src/marginattack/sources/zoo/mnist-cnn.safetensors"

@@ -47,7 +47,7 @@ def demo(
     """Measure the l2 and linf margins of bundled MNIST digits on the bundled network."""
     with one_line_errors():
         from marginattack.sources.data import samples
-        from marginattack.sources.models import zoo
+        from marginattack.sources.networks import zoo
 
         if not 1 <= digits <= 1000:
             raise ValueError(f"--digits is {digits}: 1 to 1,000 digits are bundled")
@@ -118,7 +118,7 @@ def _listings() -> dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]]:
     from marginattack.attacks.presets import PRESETS
     from marginattack.norms import NORMS
     from marginattack.sources.data import SAMPLES
-    from marginattack.sources.models import ZOO
+    from marginattack.sources.networks import ZOO
 
     return {
         "attacks": (

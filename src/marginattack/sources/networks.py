@@ -1,4 +1,4 @@
-"""Models by name: the networks that are bundled, with their weights."""
+"""The zoo: the networks that are bundled, with their weights."""
 
 from collections.abc import Callable
 from importlib.resources import as_file, files
