@@ -24,7 +24,8 @@ def made(distance: list[float], *, right: list[bool] | None = None, targeted: bo
     return ma.Margins(
         norm="l2", distance=size, adversarial=torch.rand(n, 1, 2, 3), success=torch.isfinite(size), label=zero,
         prediction=zero if right is None else (~torch.tensor(right)).long(), adversarial_label=zero + 1,
-        forwards=passes, backwards=2 * passes, refuted=torch.isinf(size), settings={"targeted": targeted},
+        forwards=passes, backwards=2 * passes, refuted=torch.isinf(size),
+        confidence=torch.full_like(size, 0.9), late=size, settings={"targeted": targeted},
     )  # fmt: skip
 
 

@@ -116,15 +116,36 @@ class Classifier:
         """The rounding unit of the logits: that of the model's precision, or of the points' where it has none."""
         return torch.finfo(self.model_dtype or points.dtype).eps
 
+    def predict(self, images: Tensor) -> Labels:
+        """The predicted class of each image."""
+        return self.answers(images).argmax(1)
+
     @torch.no_grad()
-    def predict(self, images: Tensor, *, first: int = 0) -> Labels:
-        """The predicted class of each image; ``first`` is the number of the first one, for the refusal of NaN."""
+    def answers(self, images: Tensor, ids: Tensor | None = None) -> Logits:
+        """The logits of each image, on the CPU, all finite; ``ids`` are the images' numbers, for the refusal."""
         logits = torch.cat([self.logits(part.to(self.device)).cpu() for part in images.split(self.chunk)])
         strange = (~torch.isfinite(logits)).any(1)
         if bool(strange.any()):
-            row = first + int(strange.nonzero()[0])
-            raise Refused(f"model returns NaN or infinite logits for images[{row}]: check its input scale")
-        return logits.argmax(1)
+            row = int(strange.nonzero()[0])
+            number = row if ids is None else int(ids[row])
+            raise Refused(f"model returns NaN or infinite logits for images[{number}]: check its input scale")
+        return logits
+
+    @torch.no_grad()
+    def recheck(self, images: Tensor, points: Tensor) -> Labels:
+        """The bare model's label of each point, in other company than before.
+
+        Each batch holds the images too, and its size, and with it the order of the sums inside the model, is another
+        than that of an attack's batches.
+        """
+        half = max(1, self.chunk // 3)
+        half += 2 * half == self.chunk
+        labels = []
+        for clean, point in zip(images.split(half), points.split(half), strict=True):
+            pair = torch.cat([clean, point]).to(self.device)
+            logits = self.model(pair if self.model_dtype is None else pair.to(self.model_dtype))
+            labels.append(logits.argmax(1)[len(clean) :].cpu())
+        return torch.cat(labels)
 
     @torch.no_grad()
     def accept(self, images: Any, labels: Any, targets: Any = None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,10 +28,12 @@ class Margins:
     success: Tensor  # (n,) bool
     label: Tensor  # (n,)
     prediction: Tensor  # (n,) of the image itself
+    confidence: Tensor  # (n,) float64, the softmax of the prediction
     adversarial_label: Tensor  # (n,) of the adversarial image
     forwards: Tensor  # (n,) passes spent by the attack
     backwards: Tensor
     refuted: Tensor  # (n,) bool
+    late: Tensor  # (n,) float64, the best distance when about nine tenths of the passes were spent
     settings: dict[str, Any]  # what made this: attack, budget, seed, bounds, versions
 
     def __len__(self) -> int:
@@ -69,6 +71,11 @@ class Margins:
         }
 
     @staticmethod
+    def columns() -> list[str]:
+        """The names of the fields that hold one row a sample."""
+        return [field.name for field in fields(Margins) if field.type is Tensor]
+
+    @staticmethod
     def join(parts: Sequence["Margins"]) -> "Margins":
         """Several results of the same measurement as one, in order."""
         if not parts:
@@ -82,7 +89,9 @@ class Margins:
                 raise ValueError(
                     f"cannot join margins made with different settings: {part.settings} and {first.settings}"
                 )
-        joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in _columns()}
+        joined: dict[str, Any] = {
+            name: torch.cat([getattr(part, name) for part in parts]) for name in Margins.columns()
+        }
         return replace(first, **joined)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -90,7 +99,7 @@ class Margins:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        columns = {name: getattr(self, name) for name in _columns()}
+        columns = {name: getattr(self, name) for name in Margins.columns()}
         images = columns.pop("adversarial")
         table = pa.table({name: column.numpy() for name, column in columns.items()})
         flat = pa.array(images.flatten().numpy())
@@ -106,14 +115,21 @@ class Margins:
             scratch.unlink(missing_ok=True)
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Margins":
-        """Read what ``save`` wrote."""
+    def load(path: str | os.PathLike[str], *, norm: str | None = None, attack: str | None = None) -> "Margins":
+        """Read what ``save`` wrote, or one part of a run folder: name its norm and attack where it has several."""
+        if Path(path).is_dir():
+            from marginattack.store import Store
+
+            store = Store(path)
+            return store.margins(store.find(norm=norm, attack=attack))
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
             table = pq.read_table(path)
             about = json.loads((table.schema.metadata or {})[b"marginattack"])
+        except FileNotFoundError:
+            raise ValueError(f"{path} does not exist: give a file that Margins.save wrote, or a run folder") from None
         except (pa.ArrowInvalid, KeyError):
             raise ValueError(
                 f"{path} is no margins file, or a damaged one: give a file that Margins.save wrote"
@@ -122,12 +138,9 @@ class Margins:
             raise ValueError(f"{path} has format {about['format']}, this version reads {FORMAT}: update marginattack")
         images = table.column("adversarial").combine_chunks().flatten().to_numpy(zero_copy_only=False)
         columns = {
-            name: torch.from_numpy(table.column(name).to_numpy().copy()) for name in _columns() if name != "adversarial"
+            name: torch.from_numpy(table.column(name).to_numpy().copy())
+            for name in Margins.columns()
+            if name != "adversarial"
         }
         adversarial = torch.from_numpy(images.copy()).reshape(-1, *about["shape"])
         return Margins(norm=about["norm"], settings=about["settings"], adversarial=adversarial, **columns)
-
-
-def _columns() -> list[str]:
-    """The names of the fields that hold one row a sample."""
-    return [field.name for field in fields(Margins) if field.type is Tensor]

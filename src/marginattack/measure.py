@@ -1,6 +1,6 @@
 """measure(): batches → attack → independent re-check → Margins."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ def measure(
     budget: int | None = None,
     targets: Any = None,
     seed: int = 0,
+    ids: Any = None,
     batch: int = 256,
     progress: Callable[[int], None] | None = None,
 ) -> Margins:
@@ -36,6 +37,8 @@ def measure(
     attack: any of ``marginattack.ATTACKS`` with its settings, or its name.
     budget: forwards + backwards a sample, never exceeded.
     seed: random draws belong to (seed, sample), so results do not depend on ``batch``.
+    ids: the number of each input, which its draws belong to; 0, 1, … unless stated.
+    batch: how many inputs are attacked side by side; halved, down to one, when memory runs out.
     progress: called with the number of samples done.
 
     Inputs that are misclassified as they are have distance 0 and cost nothing. Each adversarial input is checked
@@ -61,13 +64,10 @@ def measure(
             "dtype": str(x.dtype), "torch": str(torch.__version__),
         }  # fmt: skip
         parts = []
-        for rows in torch.arange(len(x)).split(batch):
-            part = _measure_batch(
-                classifier, x[rows], y[rows], a if a is None else a[rows], norm, attack, budget, seed, rows
-            )
-            parts.append(Margins(norm=norm.name, settings=settings, **part))
+        for rows, columns in _batches(classifier, x, y, a, _as_ids(ids, len(x)), batch, norm, attack, budget, seed):
+            parts.append(Margins(norm=norm.name, settings=settings, **columns))
             if progress is not None:
-                progress(len(rows))
+                progress(rows)
     return Margins.join(parts)
 
 
@@ -82,15 +82,56 @@ def _as_attack(attack: Any) -> Attack:
     raise Refused(f"attack is {attack!r}: give an attack such as MarginAttack(), or one of {', '.join(ATTACKS)}")
 
 
+def _as_ids(ids: Any, n: int) -> Tensor:
+    """The samples' numbers, one each."""
+    if ids is None:
+        return torch.arange(n)
+    numbers = torch.as_tensor(ids)
+    if numbers.shape != (n,) or numbers.is_floating_point() or numbers.dtype == torch.bool:
+        raise Refused(f"ids have shape {tuple(numbers.shape)} and type {numbers.dtype}: give one integer an image")
+    return numbers.to(torch.int64).cpu()
+
+
+def _batches(
+    classifier: Classifier, x: Tensor, y: Labels, a: Labels | None, ids: Tensor, batch: int, *settings: Any
+) -> Iterator[tuple[int, dict[str, Tensor]]]:  # fmt: skip
+    """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next."""
+    chunk, first = classifier.chunk, 0
+    try:
+        while first < len(x):
+            rows = slice(first, first + batch)
+            try:
+                columns = _measure_batch(
+                    classifier, x[rows], y[rows], a if a is None else a[rows], ids[rows], *settings
+                )
+            except (RuntimeError, MemoryError) as error:
+                smaller = min(batch, len(x) - first) // 2
+                if smaller < 1 or not out_of_memory(error):
+                    raise
+                batch, classifier.chunk = smaller, max(1, min(classifier.chunk, smaller))
+                continue
+            yield len(columns["label"]), columns
+            first += batch
+    finally:
+        classifier.chunk = chunk
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether this error says that memory ran out, on a GPU or on the CPU."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def _measure_batch(
-    classifier: Classifier, x: Tensor, y: Labels, a: Labels | None, norm: Norm, attack: Attack,
-    budget: int | None, seed: int, ids: Tensor,
+    classifier: Classifier, x: Tensor, y: Labels, a: Labels | None, ids: Tensor, norm: Norm, attack: Attack,
+    budget: int | None, seed: int,
 ) -> dict[str, Tensor]:  # fmt: skip
     """One batch, as the columns of Margins."""
-    prediction = classifier.predict(x, first=int(ids[0]))
+    logits = classifier.answers(x, ids)
+    prediction = logits.argmax(1)
     done = _reached(prediction, y, a)
     forwards, backwards = torch.zeros_like(y), torch.zeros_like(y)
     adversarial, found = x.clone(), done.clone()
+    late = torch.zeros(len(x), dtype=torch.float64)
     todo = (~done).nonzero()[:, 0]
     if len(todo):
         targets = a if a is None else a[todo]
@@ -99,6 +140,7 @@ def _measure_batch(
         adversarial[todo] = problem.best.unflatten(1, x.shape[1:]).cpu()
         found[todo] = torch.isfinite(problem.distance[:, 0]).cpu()
         forwards[todo], backwards[todo] = problem.forwards, problem.backwards
+        late[todo] = problem.anytime.at(0.9).double()
     holds, adversarial_label = _recheck(classifier, x, adversarial, y, a)
     distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
     return {
@@ -107,30 +149,20 @@ def _measure_batch(
         "success": found & holds,
         "label": y,
         "prediction": prediction,
+        "confidence": logits.double().softmax(1).amax(1),
         "adversarial_label": torch.where(found & holds, adversarial_label, prediction),
         "forwards": forwards,
         "backwards": backwards,
         "refuted": found & ~holds,
+        "late": late,
     }  # fmt: skip
 
 
-@torch.no_grad()
 def _recheck(
     classifier: Classifier, x: Tensor, adversarial: Tensor, y: Labels, a: Labels | None
 ) -> tuple[Mask, Labels]:
-    """Whether each point is adversarial and inside the box, from the bare model's argmax.
-
-    Each batch holds the originals too, and its size, and with it the order of the sums inside the model, is another
-    than the attack's.
-    """
-    half = max(1, classifier.chunk // 3)
-    half += 2 * half == classifier.chunk
-    labels = []
-    for clean, point in zip(x.split(half), adversarial.split(half), strict=True):
-        pair = torch.cat([clean, point]).to(classifier.device)
-        logits = classifier.model(pair if classifier.model_dtype is None else pair.to(classifier.model_dtype))
-        labels.append(logits.argmax(1)[len(clean) :].cpu())
-    label = torch.cat(labels)
+    """Whether each point is adversarial and inside the box, from the bare model's argmax."""
+    label = classifier.recheck(x, adversarial)
     lo, hi = classifier.box(adversarial)
     inside = ((adversarial >= lo) & (adversarial <= hi)).flatten(1).all(1)
     return inside & _reached(label, y, a), label

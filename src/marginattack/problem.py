@@ -12,12 +12,13 @@ the samples that are finished, and never exceeds the budget; so no attack does a
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from marginattack import losses
+from marginattack.anytime import Anytime
 from marginattack.classifier import Classifier, Refused
 from marginattack.draws import uniform
 from marginattack.losses import Belief
@@ -32,6 +33,10 @@ class Finished(Exception):
     """No sample is left that may be looked at; ``Problem.solve`` ends the attack here."""
 
 
+# (rows of the whole problem, the points looked at, the constraint's value there, the move that led there)
+Watch: TypeAlias = Callable[[Tensor, Points, Scalars, str], None]
+
+
 class Rival(NamedTuple):
     """Another class, and how it is reached: c and ∇c towards it."""
 
@@ -44,8 +49,9 @@ class Problem:
     """A batch for an attack: flat points ``x0``, the box from ``lo`` to ``hi``, a ``norm``; and what was found.
 
     ``best`` and ``distance`` hold the nearest adversarial point ever looked at and how far it is (infinity: none);
-    ``forwards`` and ``backwards`` count passes a sample; ``budget`` bounds their sum. ``ids`` name the samples, so
-    that random draws belong to them and not to their place in the batch.
+    ``forwards`` and ``backwards`` count passes a sample; ``budget`` bounds their sum; ``anytime`` keeps what was known
+    when. ``ids`` name the samples, so that random draws belong to them and not to their place in the batch. ``watch``
+    is called after every look, for pictures.
     """
 
     def __init__(
@@ -74,6 +80,10 @@ class Problem:
         self._draws = 0
         self._live = torch.arange(n)
         self._left = torch.full((n,), UNBOUNDED if budget is None else budget)
+        self._origin = torch.arange(n)  # the row in the whole problem that a row of a part is about
+        self.anytime = Anytime(n, self.x0)
+        self.watch: Watch | None = None
+        self.moved = ""  # by which move the next point to be looked at came about, for those who watch
         self.best: Points = self.x0.clone()
         self.distance: Scalars = torch.full_like(self.x0[:, :1], torch.inf)
         self.forwards = torch.zeros(n, dtype=torch.int64)
@@ -172,7 +182,7 @@ class Problem:
         there = rows.to(self.x0.device)
         part.x0, part.best = self.x0[there], self.x0[there]
         part.distance = torch.full_like(part.x0[:, :1], torch.inf)
-        part._class, part._ids = self._class[there], self._ids[rows]
+        part._class, part._ids, part._origin = self._class[there], self._ids[rows], self._origin[rows]
         if targets is not None:
             part._class, part._sign, part.targeted = targets, -1, True
         part._copy = (self._copy[rows] << 16) + _occurrence(rows)
@@ -230,19 +240,24 @@ class Problem:
             values.append((torch.stack(beliefs).detach() + rounding - offset).nan_to_num(0.0))
             slopes.append(torch.stack(slope).flatten(2))
             every.append(logits)
-        self._judge(x, self._full(torch.cat(crossed), rows))
+        size = self._judge(x, self._full(torch.cat(crossed), rows))
+        live = torch.arange(len(x)) if isinstance(rows, slice) else rows.cpu()
+        self.anytime.see(self._origin[live], 1 + (len(of) if gradients else 0), size[rows])
+        if self.watch is not None:
+            self.watch(self._origin[live], x[rows].detach(), torch.cat(values, dim=1)[0][:, None] + offset, self.moved)
         pairs = zip(torch.cat(values, dim=1), torch.cat(slopes, dim=1), strict=True)
         looks = [(self._full(value[:, None], rows), self._full(slope, rows)) for value, slope in pairs]
         return looks, self._full(torch.cat(every), rows)
 
-    def _judge(self, x: Points, crossed: Mask) -> None:
-        """Keep what is adversarial, inside the box and nearer than the best so far."""
+    def _judge(self, x: Points, crossed: Mask) -> Scalars:
+        """Keep what is adversarial, inside the box and nearer than the best so far; the size of each such point."""
         x = x.detach()
         inside = ((x >= self.lo) & (x <= self.hi)).all(1)
-        size = self.norm.size(x - self.x0)
-        nearer = (crossed & inside)[:, None] & (size < self.distance)
+        size = torch.where((crossed & inside)[:, None], self.norm.size(x - self.x0), torch.inf)
+        nearer = size < self.distance
         self.best = torch.where(nearer, x, self.best)
         self.distance = torch.where(nearer, size, self.distance)
+        return size
 
     def _full(self, values: Tensor, rows: slice | Tensor) -> Tensor:
         """Values of the rows looked at, and zeros for the others."""

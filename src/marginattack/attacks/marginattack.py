@@ -168,19 +168,23 @@ class MarginAttack(Attack):
 
     def run(self, problem: Problem, x: Points, moves: int, scans: int) -> None:
         """Pairs of moves from x, then the closing ones."""
+        problem.moved = ""
         closing = round(min(self.closing / self.moves, 0.5) * moves)
         pairs = (moves - closing) // 2
         for k in range(pairs):
             move = self.scan if k < scans else self.restore
             z = move(problem, x, self.alpha(k, pairs), self.offset(k, pairs))
+            problem.moved = "restoration"
             _, g = problem.c(z)
             x = problem.clamp(self.projection(problem, z, g, self.beta(k, pairs)))
+            problem.moved = "projection"
         self.close(problem, x, moves - 2 * pairs)
 
     def close(self, problem: Problem, x: Points, moves: int) -> None:
         """Restorations alone, ever further past the boundary."""
         for j in range(moves):
             x = self.restore(problem, x, self.closing_alpha, self.closing_offset(j, moves))
+            problem.moved = "closing"
         problem.value(x)
 
     def start(self, problem: Problem) -> Points:

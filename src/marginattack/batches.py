@@ -1,0 +1,57 @@
+"""How many inputs fit into memory at once."""
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+SHARE = 0.5  # of the memory at hand that a batch may fill; caches and the allocator's own needs take of the rest
+LARGEST = {"cpu": 256, "cuda": 1024}  # more side by side is no faster
+STATE = 24  # copies of an input that an attack holds: iterates, gradients, the best so far
+
+
+def fitting_batch(model: nn.Module, image: Tensor, device: torch.device) -> int:
+    """The batch, a power of two, whose forward and backward fit into the memory that is free."""
+    each = bytes_an_input(model, image, device)
+    room = int(SHARE * free_memory(device) / max(each, 1))
+    largest = LARGEST.get(device.type, 256)
+    return 1 << (max(1, min(room, largest)).bit_length() - 1)
+
+
+def bytes_an_input(model: nn.Module, image: Tensor, device: torch.device) -> int:
+    """What one input's forward keeps for its backward, and what an attack holds of it."""
+    kept: dict[int, int] = {}
+    weights = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in weights:
+            kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    pair = torch.stack([image, image]).to(device).requires_grad_()
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(pair).sum()
+    return sum(kept.values()) // 2 + STATE * image.numel() * image.element_size()
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that this process may still take: the device's, or the machine's within the limit of its control group."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not known on this system
+        return 2 << 30
+    fields = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines() if ":" in line)
+    if "MemAvailable" in fields:
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+    limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
+    return min(free, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else free
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,49 @@
+"""What the commands share: how they end, and their progress bars."""
+
+import errno
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def one_line_errors(hint: str = "") -> Iterator[None]:
+    """Bad input ends the command with one line and exit code 2; an interrupt with 130. ``hint`` says how to go on."""
+    try:
+        yield
+    except (ValueError, ModuleNotFoundError) as error:
+        _end(str(error), 2)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _end(f"the disk is full: {error.strerror or error}; what is finished is kept{hint and ', and '}{hint}", 2)
+    except KeyboardInterrupt:
+        _end(f"interrupted{hint and '; '}{hint}", 130)
+
+
+def _end(message: str, code: int) -> None:
+    print(f"marginattack: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(code) from None
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr with rate and time left; nothing when that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Task as RichTask
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: RichTask) -> Text:
+            return Text(f"{task.speed:.1f}/s" if task.speed else "")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,146 @@
+"""A run as a table of text, and as JSON: accuracy, margins with their intervals, robust accuracy at given distances."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from marginattack import stats
+from marginattack.classifier import Refused
+from marginattack.store import Part, Store
+
+LEVELS = {
+    "linf": (2 / 255, 4 / 255, 8 / 255, 0.1, 0.3),
+    "l2": (0.25, 0.5, 1.0, 2.0),
+    "l1": (5.0, 12.0, 20.0),
+    "l0": (1.0, 5.0, 20.0),
+}
+
+
+def summary(store: Store, part: Part, eps: Sequence[float] = (), unit: float = 1.0) -> dict[str, Any]:
+    """The numbers of one part; ``eps`` and every distance in the unit, which is 1 or 255 for pixels up to 1."""
+    column = store.numbers(part)
+    scale = 1.0 if part.norm == "l0" else unit
+    seen, right_seen = store.counted(part)
+    targeted = bool((column["target"] >= 0).any())
+    right = (column["label"] == column["prediction"]).numpy()
+    distance = column["distance"].numpy()[right | targeted] * scale
+    found = distance[np.isfinite(distance)]
+    low, high = stats.median(distance)
+    levels = tuple(eps) or tuple(level * scale for level in LEVELS[part.norm])
+    robust = []
+    for level in levels:
+        held = int((distance > level).sum())
+        n = len(distance) if targeted else seen
+        robust.append({"eps": level, "accuracy": held / max(n, 1), "interval": stats.share(held, n)})
+    return {
+        "attack": part.attack, "norm": part.norm, "samples": seen, "rows": len(right), "targeted": targeted,
+        "accuracy": right_seen / max(seen, 1), "accuracy_interval": stats.share(right_seen, seen),
+        "measured": len(distance), "success": len(found) / max(len(distance), 1),
+        "refuted": int(column["refuted"].sum()),
+        "median": float(np.median(distance)) if len(distance) else None, "median_interval": (low, high),
+        "mean_found": float(found.mean()) if len(found) else None, "robust": robust,
+        "forwards": float(column["forwards"].numpy()[right | targeted].mean()) if len(distance) else 0.0,
+        "backwards": float(column["backwards"].numpy()[right | targeted].mean()) if len(distance) else 0.0,
+        **_at_8_bits(column, right | targeted, scale),
+    }  # fmt: skip
+
+
+def _at_8_bits(column: dict[str, Any], rows: np.ndarray, scale: float) -> dict[str, float]:
+    if "distance_255" not in column or not rows.any():
+        return {}
+    return {"median_at_8_bits": float(np.median(column["distance_255"].numpy()[rows]) * scale)}
+
+
+def as_json(store: Store, eps: Sequence[float] = (), unit: float = 1.0) -> dict[str, Any]:
+    """The whole run: each part's numbers, the findings, and what was measured."""
+    return {
+        "run": str(store.path), "model": store.manifest["model"]["name"], "data": store.manifest["data"]["name"],
+        "finished": store.manifest.get("finished"), "verified": store.manifest.get("verified"), "unit": unit,
+        "parts": [summary(store, part, eps, unit) for part in store.parts if store.counted(part)[0]],
+        "findings": store.findings,
+    }  # fmt: skip
+
+
+def as_text(store: Store, eps: Sequence[float] = (), unit: float = 1.0) -> list[Any]:
+    """The same for people: rich tables and lines."""
+    from rich.table import Table
+
+    run = as_json(store, eps, unit)
+    if not run["parts"]:
+        raise Refused(f"{store.path} holds no finished shard yet: the same `measure` command goes on with it")
+    table = Table("attack", "norm", "n", "accuracy", "found", "median margin", "robust accuracy at", "passes")
+    for part in run["parts"]:
+        low, high = part["median_interval"]
+        table.add_row(
+            part["attack"], part["norm"], f"{part['samples']:,}",
+            f"{part['accuracy']:.1%}", f"{part['success']:.1%}",
+            f"{_number(part['median'])}\n[{_number(low)}, {_number(high)}]",
+            "\n".join(_robust_line(level) for level in part["robust"]),
+            f"{part['forwards']:.0f} + {part['backwards']:.0f}",
+        )  # fmt: skip
+    lines: list[Any] = [f"{run['model']} on {run['data']}", table, *_remarks(store, run)]
+    return lines
+
+
+def _remarks(store: Store, run: dict[str, Any]) -> list[str]:
+    """What a reader must know besides the table."""
+    unit = " Distances are in units of 1/255." if run["unit"] != 1 else ""
+    lines = [f"Intervals hold 95 %. Margins are of samples that are classified rightly.{unit}"]
+    if any(part["targeted"] for part in run["parts"]):
+        lines.append("Targeted: margins are of every sample, to its target.")
+    if store.pending():
+        lines.append(f"Partial: {len(store.pending())} shards are missing; the same `measure` command goes on.")
+    elif run["verified"]:
+        lines.append(
+            f"{run['verified']['rows']:,} stored rows read back and checked, {run['verified']['failed']} failed."
+        )
+    for part in run["parts"]:
+        if "median_at_8_bits" in part:
+            lines.append(f"{part['norm']} at 8 bits: median {_number(part['median_at_8_bits'])}.")
+    return lines + [f"{finding['grade']}: {finding['code']}: {finding['seen']}" for finding in store.findings]
+
+
+def _robust_line(level: dict[str, Any]) -> str:
+    low, high = level["interval"]
+    return f"{level['eps']:.4g}: {level['accuracy']:6.1%} [{low:.1%}, {high:.1%}]"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def compared(stores: Sequence[Store]) -> list[dict[str, Any]]:
+    """Every part that the first run shares with another, joined by the inputs' fingerprints."""
+    first, rows = stores[0], []
+    for other in stores[1:]:
+        for part in first.parts:
+            for against in other.parts:
+                if part.norm == against.norm and (
+                    part.attack == against.attack or len(other.parts) == len({each.norm for each in other.parts})
+                ):
+                    rows.append(_compared(first, part, other, against))
+    if not rows:
+        raise Refused(f"{first.path} shares no norm and attack with the other runs: nothing can be compared")
+    return rows
+
+
+def _compared(a: Store, part: Part, b: Store, against: Part) -> dict[str, Any]:
+    left, right = (_rightly(store, which) for store, which in ((a, part), (b, against)))
+    shared = sorted(left.keys() & right.keys())
+    if not shared:
+        raise Refused(f"{a.path} and {b.path} share no input for {part.norm}: they must hold the same images")
+    pairs = stats.paired(np.array([left[key] for key in shared]), np.array([right[key] for key in shared]))
+    return {"a": str(a.path), "b": str(b.path), "norm": part.norm, "attack_a": part.attack, "attack_b": against.attack,
+            **asdict(pairs)}  # fmt: skip
+
+
+def _rightly(store: Store, part: Part) -> dict[str, float]:
+    """The distance of each input, by its fingerprint and target; a duplicate input counts once."""
+    table = store.table(["input", "target", "distance"], part)
+    keys = zip(table.column("input").to_pylist(), table.column("target").to_pylist(), strict=True)
+    return {
+        f"{key} {target}": distance
+        for (key, target), distance in zip(keys, table.column("distance").to_pylist(), strict=True)
+    }

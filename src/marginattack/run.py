@@ -1,0 +1,148 @@
+"""From settings to a finished run folder: diagnose, execute, read back and check, diagnose again."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marginattack.classifier import Classifier, Refused
+from marginattack.diagnose import Finding, afterwards, probe
+from marginattack.engines import serial
+from marginattack.job import Job, choose_batch, examine, fingerprint, open_job
+from marginattack.norms import NORMS, Norm
+from marginattack.settings import Settings
+from marginattack.shapes import Mask
+from marginattack.store import Part, Store, locked, now
+from marginattack.trace import trace
+
+TRACED = 8  # samples of a part whose moves are kept
+PROBED = 32  # samples of a part that the black-box probe looks at, at most
+QUERIES = 500  # of the probe, a sample
+PROBE_SHARE = 0.05  # of the run's passes that the probes may cost
+
+# (what, how much there is) ↦ a context whose value is told how much was done
+Progress: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+def run(
+    settings: Settings, out: str | os.PathLike[str], *, progress: Progress, tell: Callable[[Finding], None],
+    despite: bool = False,
+) -> Store:  # fmt: skip
+    """Measure what the settings say, into the folder; go on where an earlier run of the same settings stopped.
+
+    ``tell`` hears each finding. A grave one before anything was measured ends the run, unless ``despite`` is set.
+    """
+    job = open_job(settings)
+    Store.compatible(out, job.identity())
+    before = examine(job)
+    for finding in before:
+        tell(finding)
+    grave = [finding for finding in before if finding.grade == "grave"]
+    if grave and not despite:
+        hint = "mend it, or go on all the same with --despite-findings"
+        raise Refused(f"nothing was measured, for {grave[0].code}: {grave[0].seen}; {hint}")
+    classifier = Classifier(job.model.module, bounds=(0.0, 1.0))
+    with locked(out):
+        store = Store.begin(out, job.identity(), job.about())
+        sessions = store.manifest["sessions"]
+        classifier.chunk = batch = (
+            sessions[0]["batch"] if sessions and not settings.batch else choose_batch(job, classifier)
+        )
+        store.update(sessions=[*sessions, job.session(batch, classifier.device)])
+        with progress("measuring", sum(len(store.shards[shard]) for shard, _ in store.pending())) as advance:
+            serial.execute(job, store, classifier, batch, advance)
+        with progress("checking", len(job.order) * len(job.parts)) as advance:
+            verified = verify(store, classifier, advance)
+        store.keep_traces(_traces(job, store, classifier))
+        after = [*_failed(verified), *afterwards(store.columns()), *_probes(job, store, classifier)]
+        for finding in after:
+            tell(finding)
+        store.note([asdict(finding) for finding in [*before, *after]])
+        store.update(verified={**verified, "at": now()}, finished=now())
+    return store
+
+
+def verify(store: Store, classifier: Classifier, advance: Callable[[int], None]) -> dict[str, int]:
+    """Read every stored row back and check it on the bare model: how many rows, and how many fail."""
+    rows = failed = 0
+    for shard, places in enumerate(store.shards):
+        for part in store.parts:
+            inputs = store.table(["input"], part, shard).column("input").to_pylist()
+            right = _rows_hold(
+                store.images(part, shard), store.numbers(part, shard), inputs, NORMS[part.norm], classifier
+            )
+            rows, failed = rows + len(right), failed + int((~right).sum())
+            advance(len(places))
+    return {"rows": rows, "failed": failed}
+
+
+def _rows_hold(
+    images: dict[str, Tensor], column: dict[str, Tensor], inputs: list[str], norm: Norm, classifier: Classifier
+) -> Mask:
+    """Whether each row of a shard is what it says: its input, its distance, its adversarial label, inside the box."""
+    x, adversarial, success, target = images["original"], images["adversarial"], column["success"], column["target"]
+    if len(x) == 0:
+        return success
+    distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
+    with classifier.held():
+        x, _, _ = classifier.accept(x, column["label"])
+        label = classifier.recheck(x, adversarial)
+    reached = torch.where(target >= 0, label == target, label != column["label"])
+    inside = ((adversarial >= 0) & (adversarial <= 1)).flatten(1).all(1)
+    same = torch.tensor([fingerprint(a) == b for a, b in zip(x, inputs, strict=True)])
+    close = torch.isclose(distance, column["distance"], rtol=1e-9, atol=0)
+    shown = reached & inside & close & (label == column["adversarial_label"])
+    return same & (images["id"] == column["id"]) & torch.where(success, shown, torch.isinf(column["distance"]))
+
+
+def _traces(job: Job, store: Store, classifier: Classifier) -> Iterator[tuple[Part, dict[str, list[Any]]]]:
+    """What each attack did to the first few samples that are classified rightly."""
+    for part in job.parts:
+        columns, images = store.numbers(part, 0), store.images(part, 0)
+        rows = (columns["label"] == columns["prediction"]).nonzero()[:, 0][:TRACED]
+        if len(rows) == 0:
+            continue
+        targets = None if job.settings.target is None else columns["target"][rows]
+        with classifier.held():
+            x, y, a = classifier.accept(images["original"][rows], columns["label"][rows], targets)
+            yield part, trace(
+                classifier, x, y, NORMS[part.norm], job.attacks[part.attack], budget=job.settings.budget, targets=a,
+                seed=job.settings.seed, ids=images["id"][rows],
+            )  # fmt: skip
+
+
+def _failed(verified: dict[str, int]) -> Iterator[Finding]:
+    if verified["failed"]:
+        yield Finding(
+            code="stored-rows-fail", grade="grave", samples=verified["failed"], of=verified["rows"],
+            seen=f"{verified['failed']} of {verified['rows']} stored rows do not hold when read back and checked",
+            meaning="their images do not show these margins: the files were changed, or the model answers otherwise",
+            advice="measure again into another folder; compare the hardware of the sessions in manifest.json",
+        )  # fmt: skip
+
+
+def _probes(job: Job, store: Store, classifier: Classifier) -> Iterator[Finding]:
+    """The black-box probe, against the first attack under each norm, on some samples of the first shard."""
+    table = store.table(["forwards", "backwards"])
+    passes = sum(int(np.sum(table.column(name).to_numpy())) for name in table.column_names)
+    room = int(PROBE_SHARE * passes / QUERIES / len(job.settings.norms))
+    if job.settings.target is not None or room < 1:
+        return
+    for part in job.parts[: len(job.settings.norms)]:
+        images, column = store.images(part, 0), store.numbers(part, 0)
+        rows = (column["label"] == column["prediction"]).nonzero()[:, 0][: min(PROBED, room)]
+        if len(rows) < 2:
+            continue
+        with classifier.held():
+            x, y, _ = classifier.accept(images["original"][rows], column["label"][rows])
+            finding = probe(
+                classifier, x, y, images["adversarial"][rows], column["distance"][rows], NORMS[part.norm],
+                seed=job.settings.seed,
+            )  # fmt: skip
+        if finding is not None:
+            yield finding

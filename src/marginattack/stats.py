@@ -1,0 +1,73 @@
+"""How sure a number is: intervals for shares and medians, and tests for pairs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+CONFIDENCE = 0.95
+
+
+def share(hits: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Wilson's interval for a share of n samples."""
+    from scipy.stats import binomtest
+
+    if n == 0:
+        return 0.0, 1.0
+    interval = binomtest(hits, n).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def median(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """An interval for the median from order statistics: it assumes no distribution, and infinite values are welcome."""
+    from scipy.stats import binom
+
+    n = len(values)
+    if n == 0:
+        return float("nan"), float("nan")
+    ordered = np.sort(values)
+    rank = int(binom.ppf((1 - confidence) / 2, n, 0.5))
+    return float(ordered[max(rank - 1, 0)]), float(ordered[min(n - rank, n - 1)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """What sets two results on the same samples apart: b minus a, sample by sample."""
+
+    n: int
+    smaller: int  # samples on which b is smaller
+    larger: int
+    ties: int
+    median_a: float
+    median_b: float
+    median_ratio: float  # of b/a over the samples that both found
+    ratio_low: float
+    ratio_high: float
+    p: float  # that differences this lopsided arise by chance: Wilcoxon's signed-rank test
+
+
+def paired(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-6) -> Pairs:
+    """Compare two columns of distances, row by row; infinite: not found, and so larger than any that was.
+
+    Differences within ``tolerance`` of the distance are ties. The test is on the order of the differences; one between
+    found and not found counts as the largest of all.
+    """
+    from scipy.stats import wilcoxon
+
+    same = np.isclose(a, b, rtol=tolerance, atol=0) | (np.isinf(a) & np.isinf(b))
+    both = np.isfinite(a) & np.isfinite(b)
+    difference = np.zeros(len(a))
+    difference[both] = (b - a)[both]
+    largest = np.abs(difference).max(initial=0.0) + 1.0
+    difference = np.where(both, difference, np.where(np.isinf(b), largest, -largest))
+    difference = np.where(same, 0.0, difference)
+    moved = difference[difference != 0]
+    usable = both & (a > 0)
+    ratio = b[usable] / a[usable]
+    low, high = median(ratio)
+    return Pairs(
+        n=len(a), smaller=int((difference < 0).sum()), larger=int((difference > 0).sum()), ties=int(same.sum()),
+        median_a=float(np.median(a)) if len(a) else float("nan"),
+        median_b=float(np.median(b)) if len(b) else float("nan"),
+        median_ratio=float(np.median(ratio)) if len(ratio) else float("nan"), ratio_low=low, ratio_high=high,
+        p=float(wilcoxon(moved).pvalue) if len(moved) else 1.0,
+    )  # fmt: skip

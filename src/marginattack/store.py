@@ -1,0 +1,338 @@
+"""The run folder: a manifest, and Parquet shards that are committed whole or not at all.
+
+    RUN/manifest.json                                  what was measured, with what, where and when
+    RUN/findings.json                                  what the diagnosis said
+    RUN/margins/<attack>-<norm>/part-00000.parquet     one row a sample, numbers alone
+    RUN/images/<attack>-<norm>/part-00000.parquet      the inputs and their adversarial images
+    RUN/traces.parquet                                 what the attacks did, look by look, to a few samples
+
+A shard is there once its margins file is: images are written first, each file under another name, flushed and renamed.
+Names are deterministic, so whoever computes a shard again writes the same file.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marginattack.classifier import Refused
+from marginattack.margins import Margins
+
+FORMAT = 1
+
+# the columns of a margins file and their types; distance_255 is there with --lattice 255
+COLUMNS = {
+    "id": "int64",  # the row in the data source
+    "input": "string",  # fingerprint of the pixels
+    "attack": "string",
+    "norm": "string",
+    "label": "int64",
+    "prediction": "int64",
+    "confidence": "float64",  # softmax of the prediction
+    "target": "int64",  # -1: any wrong class
+    "adversarial_label": "int64",
+    "distance": "float64",  # infinity: nothing found; 0: misclassified as it is
+    "success": "bool",
+    "refuted": "bool",  # found, but not adversarial when checked again
+    "forwards": "int64",
+    "backwards": "int64",
+    "late": "float64",  # the best distance when about nine tenths of the passes were spent
+    "distance_255": "float64",  # of the image that is adversarial at 8 bits
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One attack under one norm: a column of the work, and a folder of shards."""
+
+    attack: str
+    norm: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.attack.replace(':', '-')}-{self.norm}"
+
+
+class Store:
+    """A run folder. Writing is for whoever holds the lock; reading is for everybody, at any time."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self.manifest: dict[str, Any] = json.loads((self.path / "manifest.json").read_text())
+        except FileNotFoundError:
+            raise Refused(
+                f"{path} holds no run: there is no manifest.json; give a folder that `measure --out` wrote"
+            ) from None
+        except (ValueError, NotADirectoryError, OSError) as error:
+            raise Refused(f"{path} holds no run that can be read: {_first_line(error)}") from None
+        if self.manifest.get("format") != FORMAT:
+            found = self.manifest.get("format")
+            hint = "it was made by another version of marginattack; measure again, or use that version"
+            raise Refused(f"{path} has run format {found}, this version reads {FORMAT}: {hint}")
+        self.parts = [Part(**part) for part in self.manifest["parts"]]
+
+    @classmethod
+    def begin(cls, path: str | os.PathLike[str], identity: dict[str, Any], about: dict[str, Any]) -> "Store":
+        """A new run, or the one that lies there if it is the same. Call it with the lock held.
+
+        ``identity`` is all that the results depend on, and must agree; ``about`` is the rest of a new manifest.
+        """
+        path = Path(path)
+        cls.compatible(path, identity)
+        for scratch in path.rglob("*.tmp"):
+            scratch.unlink()
+        if (path / "manifest.json").exists():
+            return cls(path)
+        manifest = {"format": FORMAT, "identity": identity, **about}
+        _write(path / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
+        return cls(path)
+
+    @classmethod
+    def compatible(cls, path: str | os.PathLike[str], identity: dict[str, Any]) -> None:
+        """Refuse a folder that holds a run with other settings, or things that are no run."""
+        path = Path(path)
+        if (path / "manifest.json").exists():
+            _same(path, cls(path).manifest["identity"], identity)
+        elif path.is_dir():
+            foreign = [entry.name for entry in path.iterdir() if entry.name != ".lock" and entry.suffix != ".tmp"]
+            if foreign:
+                raise Refused(f"{path} holds other things ({foreign[0]}, …) and no run: give a new or an empty folder")
+        elif path.exists():
+            raise Refused(f"{path} is a file: give a folder to write the run into")
+
+    @property
+    def shards(self) -> list[range]:
+        """The samples of each shard: places in the run's order."""
+        n, size = self.manifest["samples"], self.manifest["shard"]
+        return [range(first, min(first + size, n)) for first in range(0, n, size)]
+
+    def file(self, kind: str, part: Part, shard: int) -> Path:
+        """Where the margins or the images of a shard are."""
+        return self.path / kind / part.name / f"part-{shard:05d}.parquet"
+
+    def pending(self) -> list[tuple[int, Part]]:
+        """The shards that are not there yet, in order."""
+        every = ((shard, part) for shard in range(len(self.shards)) for part in self.parts)
+        return [(shard, part) for shard, part in every if not self.file("margins", part, shard).exists()]
+
+    def commit(
+        self, part: Part, shard: int, columns: Mapping[str, Any], images: Mapping[str, Tensor], about: Mapping[str, Any]
+    ) -> None:
+        """Write a shard: its images, then its margins, which is what makes it count."""
+        import pyarrow as pa
+
+        shape = list(images["original"].shape[1:])
+        flat = {name: _fixed_lists(tensor) for name, tensor in images.items()}
+        table = pa.table({"id": pa.array(_plain(columns["id"]), pa.int64()), **flat})
+        _write_table(self.file("images", part, shard), table, {"shape": shape, "shard": shard})
+        rows = len(columns["id"])
+        every = {"attack": [part.attack] * rows, "norm": [part.norm] * rows, **columns}
+        types = {name: pa.type_for_alias(kind) for name, kind in COLUMNS.items() if name in every}
+        table = pa.table({name: pa.array(_plain(every[name]), kind) for name, kind in types.items()})
+        _write_table(self.file("margins", part, shard), table, {"shard": shard, **about})
+
+    def table(self, columns: Sequence[str] | None = None, part: Part | None = None, shard: int | None = None) -> Any:
+        """The margins of every shard that is there, or of one, as a pyarrow Table, one row a sample and part."""
+        import pyarrow as pa
+
+        shards = range(len(self.shards)) if shard is None else [shard]
+        wanted = self.parts if part is None else [part]
+        files = [self.file("margins", each, number) for each in wanted for number in shards]
+        tables = [_read_table(file, columns) for file in files if file.exists()]
+        if not tables:
+            raise Refused(f"{self.path} holds no finished shard yet: the same `measure` command goes on with it")
+        return pa.concat_tables(table.replace_schema_metadata(None) for table in tables)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The margins of every shard that is there, as numpy columns."""
+        table = self.table()
+        return {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
+
+    def counted(self, part: Part) -> tuple[int, int]:
+        """How many samples the finished shards of a part looked at, and how many of them are classified rightly."""
+        import pyarrow.parquet as pq
+
+        seen = right = 0
+        for shard in range(len(self.shards)):
+            if (file := self.file("margins", part, shard)).exists():
+                about = json.loads(pq.read_schema(file).metadata[b"marginattack"])
+                seen, right = seen + about["seen"], right + about["right"]
+        return seen, right
+
+    def numbers(self, part: Part, shard: int | None = None) -> dict[str, Tensor]:
+        """The numeric columns of a part, or of one of its shards."""
+        table = self.table([name for name in COLUMNS if COLUMNS[name] != "string"], part, shard)
+        return {name: torch.from_numpy(table.column(name).to_numpy().copy()) for name in table.column_names}
+
+    def images(self, part: Part, shard: int) -> dict[str, Tensor]:
+        """The ids, inputs and adversarial images of a shard."""
+        table = _read_table(self.file("images", part, shard))
+        shape = json.loads(table.schema.metadata[b"marginattack"])["shape"]
+        found = {"id": torch.from_numpy(table.column("id").to_numpy().copy())}
+        for name in table.column_names[1:]:
+            values = table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False)
+            found[name] = torch.from_numpy(values.copy()).reshape(-1, *shape)
+        return found
+
+    def find(self, *, norm: str | None = None, attack: str | None = None) -> Part:
+        """The one part with this norm and attack, where None means any."""
+        found = [part for part in self.parts if norm in (None, part.norm) and attack in (None, part.attack)]
+        if len(found) == 1:
+            return found[0]
+        held = ", ".join(f"{part.attack} {part.norm}" for part in self.parts)
+        which = " ".join(word for word in (attack, norm) if word) or "any part"
+        raise Refused(f"{self.path} holds {held}, of which {len(found)} fit {which}: state the norm and the attack")
+
+    def margins(self, part: Part) -> Margins:
+        """The result of one attack under one norm, images included, as ``measure`` would have returned it."""
+        columns = {name: column for name, column in self.numbers(part).items() if name in Margins.columns()}
+        there = [shard for shard in range(len(self.shards)) if self.file("margins", part, shard).exists()]
+        images = torch.cat([self.images(part, shard)["adversarial"] for shard in there])
+        settings = {**self.manifest["identity"], "attack": self.manifest["attacks"][part.attack]}
+        return Margins(norm=part.norm, settings=settings, adversarial=images, **columns)
+
+    def keep_traces(self, traces: Iterable[tuple[Part, dict[str, list[Any]]]]) -> None:
+        """Store what the attacks did, look by look, to a few samples of each part."""
+        import pyarrow as pa
+
+        tables = []
+        for part, rows in traces:
+            names = {"attack": [part.attack] * len(rows["id"]), "norm": [part.norm] * len(rows["id"])}
+            tables.append(pa.table({**names, **rows}))
+        if tables:
+            _write_table(self.path / "traces.parquet", pa.concat_tables(tables), {})
+
+    def traces(self) -> Any:
+        """What ``keep_traces`` stored, as a pyarrow Table; None where nothing was."""
+        file = self.path / "traces.parquet"
+        return _read_table(file) if file.exists() else None
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        """What the diagnosis said, as it was stored."""
+        file = self.path / "findings.json"
+        return list(json.loads(file.read_text())) if file.exists() else []
+
+    def note(self, findings: Sequence[Mapping[str, Any]]) -> None:
+        """Store what the diagnosis said."""
+        _write(self.path / "findings.json", (json.dumps(list(findings), indent=1) + "\n").encode())
+
+    def update(self, **about: Any) -> None:
+        """Add to the manifest what was learnt on the way."""
+        self.manifest.update(about)
+        _write(self.path / "manifest.json", (json.dumps(self.manifest, indent=1) + "\n").encode())
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """The folder, made if need be, for this process alone. The lock dies with its process, however that ends."""
+    import fcntl
+
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = open(path / ".lock", "w")  # noqa: SIM115
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise Refused(f"cannot write the run folder {path}: {_first_line(error)}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(f"{path} is in use by another process: wait for it, or give another --out") from None
+        yield
+
+
+def now() -> str:
+    """The time, for a manifest."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _same(path: Path, before: Any, after: Any) -> None:
+    """Refuse to mix results of different settings, and say which differ."""
+    old, new = _flat(before), _flat(after)
+    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if differing:
+        shown = "; ".join(f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}" for name in differing[:3])
+        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+        raise Refused(f"{path} holds a run with other settings ({shown}{more}): give another --out or those settings")
+
+
+def _flat(tree: Any, name: str = "") -> dict[str, Any]:
+    """A tree of settings as dotted names."""
+    if not isinstance(tree, dict) or not tree:
+        return {name: tree}
+    return {key: value for each, sub in tree.items() for key, value in _flat(sub, f"{name}.{each}".strip(".")).items()}
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _fixed_lists(images: Tensor) -> Any:
+    import pyarrow as pa
+
+    width = int(np.prod(images.shape[1:]))
+    return pa.FixedSizeListArray.from_arrays(pa.array(images.flatten().numpy()), width)
+
+
+def _plain(values: Any) -> Any:
+    return values.numpy() if isinstance(values, Tensor) else values
+
+
+def _write_table(path: Path, table: Any, about: dict[str, Any]) -> None:
+    import pyarrow.parquet as pq
+
+    table = table.replace_schema_metadata({"marginattack": json.dumps({"format": FORMAT, **about})})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _scratch(path) as file:
+        pq.write_table(table, file, compression="zstd", compression_level=1)
+
+
+def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path).read(columns=None if columns is None else list(columns))
+    except (pa.ArrowInvalid, pa.ArrowIOError) as error:
+        raise Refused(
+            f"{path} is damaged ({_first_line(error)}): delete it, and the same command makes it again"
+        ) from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    with _scratch(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def _scratch(path: Path) -> Iterator[IO[bytes]]:
+    """A file under another name, which takes its place when all of it is on the disk."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(scratch, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
