@@ -132,19 +132,21 @@ class Classifier:
         return logits
 
     @torch.no_grad()
-    def recheck(self, images: Tensor, points: Tensor) -> Labels:
+    def recheck(self, points: Tensor, beside: Tensor | None = None) -> Labels:
         """The bare model's label of each point, in other company than before.
 
-        Each batch holds the images too, and its size, and with it the order of the sums inside the model, is another
-        than that of an attack's batches.
+        The size of a batch, and with it the order of the sums inside the model, is another than that of an attack's
+        batches; and each may hold other images ``beside`` the points.
         """
         half = max(1, self.chunk // 3)
         half += 2 * half == self.chunk
         labels = []
-        for clean, point in zip(images.split(half), points.split(half), strict=True):
-            pair = torch.cat([clean, point]).to(self.device)
-            logits = self.model(pair if self.model_dtype is None else pair.to(self.model_dtype))
-            labels.append(logits.argmax(1)[len(clean) :].cpu())
+        for first in range(0, len(points), half):
+            part = points[first : first + half]
+            batch = part if beside is None else torch.cat([part, beside[first : first + half]])
+            batch = batch.to(self.device)
+            logits = self.model(batch if self.model_dtype is None else batch.to(self.model_dtype))
+            labels.append(logits.argmax(1)[: len(part)].cpu())
         return torch.cat(labels)
 
     @torch.no_grad()

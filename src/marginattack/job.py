@@ -42,6 +42,7 @@ class Job:
     settings: Settings
     model: Model
     data: Data
+    data_digest: str
     attacks: dict[str, Attack]
     order: np.ndarray  # the samples' row numbers in the data, in the order of the run
     targets: Tensor | None  # of every row of the data, where a file states them
@@ -57,7 +58,7 @@ class Job:
         return {
             "marginattack": __version__,
             "model": {"digest": self.model.digest, "preprocessing": self.model.preprocessing},
-            "data": {"digest": self.data.digest(), "n": len(self.data), "shape": list(self.data.shape)},
+            "data": {"digest": self.data_digest, "n": len(self.data), "shape": list(self.data.shape)},
             "limit": s.data.limit, "shuffle": s.data.shuffle, "only_correct": s.only_correct,
             "norms": s.norms, "attacks": {name: repr(attack) for name, attack in self.attacks.items()},
             "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice,
@@ -72,7 +73,7 @@ class Job:
             "shard": self.settings.shard,
             "model": {"name": self.model.name, "digest": self.model.digest, "classes": self.model.classes,
                       "preprocessing": self.model.preprocessing},
-            "data": {"name": self.data.name, "digest": self.data.digest(), "n": len(self.data),
+            "data": {"name": self.data.name, "digest": self.data_digest, "n": len(self.data),
                      "shape": list(self.data.shape), "classes": self.data.classes},
             "attacks": {name: repr(attack) for name, attack in self.attacks.items()},
             "settings": self.settings.model_dump(),
@@ -98,20 +99,20 @@ class Job:
     ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, int]]:  # fmt: skip
         """One shard of one part: its columns, its images, and how many samples were looked at and right."""
         ids, x, y = samples
-        seen, norm = len(ids), NORMS[part.norm]
-        with classifier.held():
-            x, y, _ = classifier.accept(x, y)
-            logits = classifier.answers(x, ids)
+        seen, norm, targets, right = len(ids), NORMS[part.norm], None, None
+        if self.settings.only_correct or self.settings.target is not None:
+            with classifier.held():
+                x, y, _ = classifier.accept(x, y)
+                logits = classifier.answers(x, ids)
             right = logits.argmax(1) == y
             if self.settings.only_correct:
                 ids, x, y, logits = ids[right], x[right], y[right], logits[right]
             targets = self.targets_of(ids, y, logits)
-        about = {"seen": seen, "right": int(right.sum())}
         if len(ids) == 0:
-            return *_empty(x, self.settings.lattice), about
+            return *_empty(x, self.settings.lattice), {"seen": seen, "right": 0}
         margins = measure(
             classifier, x, y, norm, attack=self.attacks[part.attack], budget=self.settings.budget, targets=targets,
-            seed=self.settings.seed, ids=ids, batch=batch, progress=progress,
+            seed=self.settings.seed, ids=ids, batch=min(batch, classifier.chunk), progress=progress,
         )  # fmt: skip
         columns: dict[str, Any] = {name: getattr(margins, name) for name in margins.columns() if name != "adversarial"}
         columns |= {"id": ids, "input": [fingerprint(image) for image in x]}
@@ -121,7 +122,8 @@ class Job:
             with classifier.held():
                 point, distance = on_lattice(classifier, x, margins.adversarial, y, targets, norm)
             images["adversarial_255"], columns["distance_255"] = point, distance
-        return columns, images, about
+        right = margins.prediction == margins.label if right is None else right
+        return columns, images, {"seen": seen, "right": int(right.sum())}
 
     def targets_of(self, ids: Tensor, y: Tensor, logits: Tensor) -> Tensor | None:
         """The class that each sample is to be taken to, where the run is targeted."""
@@ -153,11 +155,14 @@ def open_job(settings: Settings) -> Job:
     model = open_model(
         m.source, normalize=m.normalize, resize=m.resize, crop=m.crop, trust_pickle=m.trust_pickle, device=device
     )
-    size = model.image_size if d.image_size is None else image_size(d.image_size)
+    size = model.image_size if d.image_size is None else ImageSize.parse(d.image_size)
     data = open_data(d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle)
     order = np.arange(len(data)) if d.shuffle is None else np.random.default_rng(d.shuffle).permutation(len(data))
     targets = _targets(settings.target, len(data))
-    return Job(settings=settings, model=model, data=data, attacks=attacks, order=order[: d.limit], targets=targets)
+    return Job(
+        settings=settings, model=model, data=data, data_digest=data.digest(), attacks=attacks, order=order[: d.limit],
+        targets=targets,
+    )  # fmt: skip
 
 
 def examine(job: Job) -> list[Finding]:
@@ -178,14 +183,6 @@ def choose_batch(job: Job, classifier: Classifier) -> int:
     with classifier.held():
         x, _, _ = classifier.accept(images, labels)
         return min(fitting_batch(classifier.model, x[0], classifier.device), job.settings.shard)
-
-
-def image_size(text: str) -> ImageSize:
-    """``224``, or ``256/224``: the shorter side resized to 256, the middle 224 cut out."""
-    resize, _, crop = text.partition("/")
-    if not resize.isdigit() or (crop and not crop.isdigit()) or 0 in (int(resize), int(crop or resize)):
-        raise Refused(f"--image-size is {text!r}: write one size, as 224, or RESIZE/CROP, as 256/224")
-    return ImageSize(int(resize), int(crop or resize))
 
 
 def fingerprint(image: Tensor) -> str:

@@ -1,7 +1,7 @@
 """Adversarial images that survive 8 bits: the nearest found on the grid k/255, with a distance of their own.
 
-The attack's point is pushed away from the input by growing factors and rounded, to the nearest grid value or outwards;
-of all that stay adversarial the nearest is kept, then the factor is bisected down.
+From the attack's point, restorations ever further past the boundary are rounded, to the nearest grid value or away from
+the input. Of all that stay adversarial the nearest is kept; then the way to the first that held is bisected.
 """
 
 import torch
@@ -9,51 +9,44 @@ from torch import Tensor
 
 from marginattack.classifier import Classifier
 from marginattack.norms import Norm
-from marginattack.shapes import Labels, Mask
+from marginattack.problem import Problem
+from marginattack.shapes import Labels
 
-FACTORS = (1.0, 1.03, 1.07, 1.15, 1.3, 1.6, 2.0, 3.0, 5.0)
+HOPS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)  # in units of the distance
 HALVINGS = 6
 
 
-@torch.no_grad()
 def on_lattice(
     classifier: Classifier, x: Tensor, adversarial: Tensor, y: Labels, a: Labels | None, norm: Norm, levels: int = 255
 ) -> tuple[Tensor, Tensor]:
     """For each image an adversarial point of the grid, and its distance; where none is, x rounded and infinity."""
-    push = adversarial - x
-    best = rounded = torch.round(x * levels)
-    distance = torch.full((len(x),), torch.inf, dtype=torch.float64)
-    first = torch.full((len(x),), torch.inf, dtype=torch.float64)  # the factor from which rounding alone holds
+    problem = Problem(classifier, x, y, norm, targets=a)
+    start = adversarial.flatten(1).to(classifier.device)
+    length = norm.size(start - problem.x0).clamp(min=0.5 / levels)
+    best = torch.round(problem.x0 * levels)
+    distance = torch.full_like(length, torch.inf, dtype=torch.float64)
 
-    def tried(factor: Tensor, grid: Tensor) -> Mask:
+    def hold(grid: Tensor) -> Tensor:
         nonlocal best, distance
         point = grid.clamp(0, levels)
-        holds = _reached(classifier.predict(point / levels), y, a)
-        size = norm.size((point.double() / levels - x.double()).flatten(1))[:, 0]
-        nearer = holds & (size < distance)
-        best = torch.where(_wide(nearer, x), point, best)
-        distance = torch.where(nearer, size, distance)
-        return holds
+        label = classifier.predict((point / levels).unflatten(1, problem.shape)).to(point.device)
+        holds = (label != y.to(label.device)) if a is None else (label == a.to(label.device))
+        size = norm.size(point.double() / levels - problem.x0.double())
+        nearer = holds[:, None] & (size < distance)
+        best, distance = torch.where(nearer, point, best), torch.where(nearer, size, distance)
+        return holds[:, None]
 
-    for value in FACTORS:
-        factor = torch.full_like(first, value)
-        moved = (x + value * push) * levels
-        holds = tried(factor, torch.round(moved))
-        first = torch.where(holds, torch.minimum(first, factor), first)
-        tried(factor, torch.where(push > 0, torch.ceil(moved - 1e-3), torch.floor(moved + 1e-3)))
-    low, high = torch.zeros_like(first), torch.where(torch.isinf(first), 1.0, first)
+    x_k, inner, waiting = start, start, torch.ones_like(length, dtype=torch.bool)
+    for share in HOPS:
+        outward = torch.where(x_k > problem.x0, torch.ceil(x_k * levels - 1e-3), torch.floor(x_k * levels + 1e-3))
+        holds = hold(torch.round(x_k * levels)) | hold(outward)
+        inner = torch.where(waiting, x_k, inner)
+        waiting = waiting & ~holds
+        c, g = problem.c(x_k)
+        x_k = norm.onto_plane(x_k, g, c + share * length * norm.dual(g), problem.lo, problem.hi)
+    low, high = torch.zeros_like(length), torch.ones_like(length)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        holds = tried(middle, torch.round((x + _wide(middle, x).to(x.dtype) * push) * levels))
+        holds = hold(torch.round((start + middle * (inner - start)) * levels))
         low, high = torch.where(holds, low, middle), torch.where(holds, middle, high)
-    best = torch.where(_wide(torch.isinf(distance), x), rounded, best)
-    return best.to(torch.uint8), distance
-
-
-def _reached(label: Labels, y: Labels, a: Labels | None) -> Mask:
-    return label != y if a is None else label == a
-
-
-def _wide(values: Tensor, x: Tensor) -> Tensor:
-    """One value an image, to go with its pixels."""
-    return values.view(-1, *[1] * (x.ndim - 1))
+    return best.unflatten(1, problem.shape).to(torch.uint8).cpu(), distance[:, 0].cpu()

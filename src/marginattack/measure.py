@@ -96,24 +96,19 @@ def _batches(
     classifier: Classifier, x: Tensor, y: Labels, a: Labels | None, ids: Tensor, batch: int, *settings: Any
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:  # fmt: skip
     """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next."""
-    chunk, first = classifier.chunk, 0
-    try:
-        while first < len(x):
-            rows = slice(first, first + batch)
-            try:
-                columns = _measure_batch(
-                    classifier, x[rows], y[rows], a if a is None else a[rows], ids[rows], *settings
-                )
-            except (RuntimeError, MemoryError) as error:
-                smaller = min(batch, len(x) - first) // 2
-                if smaller < 1 or not out_of_memory(error):
-                    raise
-                batch, classifier.chunk = smaller, max(1, min(classifier.chunk, smaller))
-                continue
-            yield len(columns["label"]), columns
-            first += batch
-    finally:
-        classifier.chunk = chunk
+    first = 0
+    while first < len(x):
+        rows = slice(first, first + batch)
+        try:
+            columns = _measure_batch(classifier, x[rows], y[rows], a if a is None else a[rows], ids[rows], *settings)
+        except (RuntimeError, MemoryError) as error:
+            smaller = min(batch, len(x) - first) // 2
+            if smaller < 1 or not out_of_memory(error):
+                raise
+            batch, classifier.chunk = smaller, max(1, min(classifier.chunk, smaller))
+            continue
+        yield len(columns["label"]), columns
+        first += batch
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -162,7 +157,7 @@ def _recheck(
     classifier: Classifier, x: Tensor, adversarial: Tensor, y: Labels, a: Labels | None
 ) -> tuple[Mask, Labels]:
     """Whether each point is adversarial and inside the box, from the bare model's argmax."""
-    label = classifier.recheck(x, adversarial)
+    label = classifier.recheck(adversarial, x)
     lo, hi = classifier.box(adversarial)
     inside = ((adversarial >= lo) & (adversarial <= hi)).flatten(1).all(1)
     return inside & _reached(label, y, a), label

@@ -56,7 +56,7 @@ def paired(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-6) -> Pairs:
     same = np.isclose(a, b, rtol=tolerance, atol=0) | (np.isinf(a) & np.isinf(b))
     both = np.isfinite(a) & np.isfinite(b)
     difference = np.zeros(len(a))
-    difference[both] = (b - a)[both]
+    difference[both] = b[both] - a[both]
     largest = np.abs(difference).max(initial=0.0) + 1.0
     difference = np.where(both, difference, np.where(np.isinf(b), largest, -largest))
     difference = np.where(same, 0.0, difference)

@@ -153,18 +153,22 @@ class Store:
         return pa.concat_tables(table.replace_schema_metadata(None) for table in tables)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """The margins of every shard that is there, as numpy columns."""
-        table = self.table()
-        return {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
+        """The numeric columns of every shard that is there, with the attack and the norm of each row."""
+        parts = {part: self.numbers(part) for part in self.parts if self.counted(part)[0]}
+        lengths = {part: len(column["id"]) for part, column in parts.items()}
+        every: dict[str, np.ndarray] = {
+            "attack": np.concatenate([np.full(n, part.attack) for part, n in lengths.items()]),
+            "norm": np.concatenate([np.full(n, part.norm) for part, n in lengths.items()]),
+        }
+        names = next(iter(parts.values()))
+        return every | {name: np.concatenate([column[name].numpy() for column in parts.values()]) for name in names}
 
     def counted(self, part: Part) -> tuple[int, int]:
         """How many samples the finished shards of a part looked at, and how many of them are classified rightly."""
-        import pyarrow.parquet as pq
-
         seen = right = 0
         for shard in range(len(self.shards)):
             if (file := self.file("margins", part, shard)).exists():
-                about = json.loads(pq.read_schema(file).metadata[b"marginattack"])
+                about = json.loads(_read_table(file, []).schema.metadata[b"marginattack"])
                 seen, right = seen + about["seen"], right + about["right"]
         return seen, right
 

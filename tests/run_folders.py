@@ -1,0 +1,54 @@
+"""What the tests of runs share: data, the command line in a process of its own, and the content of a run folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from run_models import SHAPE, Small
+
+MODELS = Path(__file__).parent / "run_models.py"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def data(path: Path, n: int = 64) -> Path:
+    """An npz of n images that the small network classifies rightly, but for every tenth."""
+    x = np.random.default_rng(0).random((n, *SHAPE), dtype=np.float32)
+    with torch.no_grad():
+        y = Small()(torch.from_numpy(x)).argmax(1).numpy()
+    y[::10] = (y[::10] + 1) % 4
+    np.savez(path, x=x, y=y)
+    return path
+
+
+def command(folder: Path, out: Path, *more: str, model: str = "small", n: int = 64) -> list[str]:
+    """A measurement of both norms with small shards."""
+    file = folder / f"data-{n}.npz"
+    if not file.exists():
+        data(file, n)
+    attack = ["--set", "attack.marginattack.moves=20", "--set", "shard=8", "--batch", "8"]
+    source = ["--model", f"{MODELS}:{model}", "--data", str(file), "--norm", "l2", "--norm", "linf"]
+    return [sys.executable, "-m", "marginattack", "measure", *source, *attack, "--out", str(out), *more]
+
+
+def call(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    return subprocess.run(
+        arguments, capture_output=True, text=True, timeout=240, check=False, env=ENVIRONMENT, **options
+    )
+
+
+def content(run: Path) -> dict[str, dict[str, Any]]:
+    """All that the Parquet files of a run hold, by their names."""
+    return {
+        str(file.relative_to(run)): pq.ParquetFile(file).read().to_pydict() for file in sorted(run.rglob("*.parquet"))
+    }
+
+
+def scratch(run: Path) -> list[Path]:
+    """Files that were begun and not finished."""
+    return list(run.rglob("*.tmp"))

@@ -1,0 +1,55 @@
+"""Models for runs of the real command line: named there as file.py:factory."""
+
+import time
+
+import torch
+from torch import Tensor, nn
+
+SHAPE = (3, 6, 6)
+CLASSES = 4
+
+
+class Small(nn.Module):
+    """A smooth network with fixed weights."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(108, 24), nn.Tanh(), nn.Linear(24, CLASSES))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.layers(4 * images - 2)
+        return logits
+
+
+class Slow(Small):
+    """The same, and every forward takes a while, so that there is time to kill it."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        time.sleep(0.004)
+        return super().forward(images)
+
+
+class Hungry(Small):
+    """The same, but more than four inputs do not fit into memory."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) > 8 and images.requires_grad:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return super().forward(images)
+
+
+def small() -> nn.Module:
+    return Small().eval()
+
+
+def other() -> nn.Module:
+    return Small(1).eval()
+
+
+def slow() -> nn.Module:
+    return Slow().eval()
+
+
+def hungry() -> nn.Module:
+    return Hungry().eval()

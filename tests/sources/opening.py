@@ -1,0 +1,32 @@
+"""What the tests of model sources share."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from marginattack.classifier import Refused
+from marginattack.sources.models import open_model
+
+
+def refused(message: str, source: str | Path, **settings: Any) -> str:
+    """Opening it is refused in one line that says this; the line."""
+    with pytest.raises(Refused, match=message) as caught:
+        open_model(str(source), **settings)
+    line = str(caught.value)
+    assert "\n" not in line
+    assert len(line) < 600
+    return line
+
+
+def linear(seed: int = 3) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+
+
+def local_weights(model: nn.Module, path: Path) -> str:
+    save_file(model.state_dict(), path)
+    return str(path)

@@ -1,0 +1,400 @@
+"""Every form of --model with a real file: the right logits, gradients, digests, and one line for each thing wrong."""
+
+import copy
+import importlib
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision_stub
+from opening import linear, refused
+from torch import Tensor, nn
+
+from marginattack.classifier import Classifier, Refused
+from marginattack.sources.models import FORMS, open_model
+from marginattack.sources.preprocess import NORMALIZATIONS
+
+legacy_exporter = pytest.mark.filterwarnings(
+    "ignore:You are using the legacy TorchScript-based ONNX export:DeprecationWarning",
+    "ignore:The feature will be removed:DeprecationWarning",
+)
+
+
+class Small(nn.Module):
+    """A convolution, a normalisation with a buffer, a pool and a linear layer: what exporters have to carry."""
+
+    def __init__(self, channels: int = 3) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.last = nn.Linear(16, 5)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.norm(self.conv(images)).relu()
+        logits: Tensor = self.last(self.drop(nn.functional.adaptive_avg_pool2d(features, 2).flatten(1)))
+        return logits
+
+
+class Counted(Small):
+    """The same, with the number of inputs in a shape: recorded for one number, it runs for no other."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        n = images.shape[0]
+        features = self.norm(self.conv(images)).relu()
+        logits: Tensor = self.last(nn.functional.adaptive_avg_pool2d(features, 2).reshape(n, 16))
+        return logits
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _torchvision() -> None:
+    torchvision_stub.install()
+
+
+@pytest.fixture(scope="module")
+def small() -> nn.Module:
+    torch.manual_seed(0)
+    model = Small()
+    model(torch.rand(16, 3, 8, 8))  # running statistics of its own
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def counted(small: nn.Module) -> nn.Module:
+    model = Counted()
+    model.load_state_dict(small.state_dict())
+    return model.eval()
+
+
+def export(model: nn.Module, path: Path, batch: int = 4, dynamic: Any = None, channels: int = 3) -> str:
+    program = torch.export.export(model, (torch.rand(batch, channels, 8, 8),), dynamic_shapes=dynamic)
+    torch.export.save(program, path)
+    return str(path)
+
+
+def agree(source: str, model: nn.Module, *, shape: tuple[int, ...] = (3, 8, 8), **settings: Any) -> Any:
+    """Open it and compare logits and input gradients with the model it was made from, for batches of 1, 3 and 7."""
+    opened = open_model(source, **settings)
+    assert not opened.module.training
+    for n in (1, 3, 7):
+        images = torch.rand(n, *shape, requires_grad=True)
+        same = images.detach().clone().requires_grad_()
+        got, expected = opened.module(images), model(same)
+        assert got.shape == expected.shape
+        assert torch.allclose(got, expected, atol=1e-5)
+        weights = torch.rand_like(expected)
+        (got * weights).sum().backward()
+        (expected * weights).sum().backward()
+        assert images.grad is not None
+        assert same.grad is not None
+        assert same.grad.any()
+        assert torch.allclose(images.grad, same.grad, atol=1e-5)
+    return opened
+
+
+# The zoo and Python factories ---------------------------------------------------------------------------------------
+
+
+def test_zoo(network: nn.Module) -> None:
+    opened = agree("zoo:mnist-cnn", network, shape=(1, 28, 28))
+    assert opened.name == "zoo:mnist-cnn"
+    assert opened.bare is opened.module
+    assert opened.preprocessing == {"mean": None, "std": None, "resize": None, "crop": None, "from": "none"}
+    assert (opened.image_size, opened.classes, opened.was_training) == (None, None, False)
+    refused("no zoo model named 'vgg': choose one of mnist-cnn", "zoo:vgg")
+
+
+FACTORY = """
+    import torch
+    from torch import nn
+    from helper_of_factory import WIDTH
+
+    class Net(nn.Sequential):
+        pass
+
+    def make():
+        torch.manual_seed(3)
+        return Net(nn.Flatten(), nn.Linear(12, WIDTH), nn.Dropout(0.5))
+
+    def broken():
+        raise KeyError("no weights\\nhere")
+
+    def number():
+        return 3
+
+    def leaving():
+        raise SystemExit(1)
+
+    def wanting(weights):
+        return nn.Linear(2, 2)
+
+    def bare():
+        return nn.Flatten()
+
+    value = 7
+"""
+
+
+@pytest.fixture
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my net.py").write_text(textwrap.dedent(FACTORY))
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "__init__.py").write_text("")
+    (tmp_path / "my_package" / "nets.py").write_text(textwrap.dedent(FACTORY))
+    (tmp_path / "helper_of_factory.py").write_text("WIDTH = 5\n")
+    for name in ("helper_of_factory", "my_package", "my_package.nets"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+    return str(tmp_path / "my net.py")
+
+
+def test_factory_in_a_file_with_its_neighbours(factory: str) -> None:
+    path = list(sys.path)
+    opened = agree(f"{factory}:make", linear(), shape=(3, 2, 2))
+    assert opened.was_training
+    assert sys.path == path
+
+
+def test_factory_in_a_package_of_the_working_folder(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(factory).parent)
+    agree("my_package.nets:make", linear(), shape=(3, 2, 2))
+    agree("my net.py:make", linear(), shape=(3, 2, 2))
+    refused("no module named my_package.nots", "my_package.nots:make")
+
+
+def test_what_can_be_wrong_with_a_factory(factory: str, tmp_path: Path) -> None:
+    refused(r"factory .*:broken fails: KeyError: .no weights", f"{factory}:broken")
+    refused("fails: SystemExit: 1", f"{factory}:leaving")
+    refused("fails: TypeError: .*missing 1 required positional argument", f"{factory}:wanting")
+    refused("returns a int: it must return a torch.nn.Module", f"{factory}:number")
+    refused("has no factory 'value': .*make, broken", f"{factory}:value")
+    refused("has no factory 'nothing'", f"{factory}:nothing")
+    refused("no file .*absent.py", f"{tmp_path}/absent.py:make")
+    refused(r"name the function that builds the model, .*\.py:factory", factory)
+    (tmp_path / "bad.py").write_text("def make(:\n")
+    refused("bad.py fails when it is run: SyntaxError", f"{tmp_path}/bad.py:make")
+    refused("no module named no_such_module_at_all", "no_such_module_at_all:make")
+    (tmp_path / "needs.py").write_text("import no_such_module_at_all\n")
+    refused("needs.py fails when it is run: ModuleNotFoundError", f"{tmp_path}/needs.py:make")
+
+
+def test_a_factory_of_a_module_without_parameters(factory: str) -> None:
+    opened = open_model(f"{factory}:bare", normalize="0.5/0.25")
+    assert opened.module(torch.full((2, 3, 1, 1), 1.0)).tolist() == [[2.0] * 3] * 2
+    assert len(opened.digest) == 64
+
+
+def test_the_digest_is_of_the_weights_and_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    text = "import torch\ndef make():\n    torch.manual_seed({})\n    return torch.nn.Linear(2, 2)\n"
+    digests = []
+    for source in (text.format(0), text.format(0), text.format(1), text.format(0) + "# a change\n"):
+        file.write_text(source)
+        digests.append(open_model(f"{file}:make").digest)
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+    assert open_model(f"{file}:make", normalize="0.5/0.5", resize=3).digest == digests[3]  # preprocessing is told apart
+
+
+# Preprocessing ------------------------------------------------------------------------------------------------------
+
+
+def test_preprocessing_goes_in_front_of_the_model(small: nn.Module, tmp_path: Path) -> None:
+    source = export(small, tmp_path / "m.pt2", dynamic=({0: torch.export.Dim("n")},))
+    opened = open_model(source, normalize="imagenet", resize=10, crop=8)
+    mean, std = (torch.tensor(s).reshape(1, 3, 1, 1) for s in NORMALIZATIONS["imagenet"])
+    images = torch.rand(3, 3, 20, 30, requires_grad=True)
+    fitted = nn.functional.interpolate(images, (10, 15), mode="bilinear", antialias=True)[:, :, 1:9, 4:12]
+    logits = opened.module(images)
+    assert torch.allclose(logits, small((fitted - mean) / std), atol=1e-5)
+    assert torch.allclose(opened.bare(images[:, :, :8, :8]), small(images[:, :, :8, :8]), atol=1e-5)
+    logits.sum().backward()
+    assert images.grad is not None
+    assert images.grad.any()
+    stated = {key: opened.preprocessing[key] for key in ("mean", "resize", "crop", "from")}
+    assert stated == {"mean": [0.485, 0.456, 0.406], "resize": 10, "crop": 8, "from": "--normalize imagenet"}
+    refused("--normalize is 'imagenet1k'", source, normalize="imagenet1k")
+    refused("--resize is 0", source, resize=0)
+
+
+# torch.export -------------------------------------------------------------------------------------------------------
+
+
+def test_pt2_of_any_batch(small: nn.Module, tmp_path: Path) -> None:
+    opened = agree(export(small, tmp_path / "m.pt2", dynamic=({0: torch.export.Dim("n")},)), small)
+    assert opened.preprocessing["batch recorded"] == "any"
+    assert not opened.was_training
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_pt2_of_a_fixed_batch(small: nn.Module, counted: nn.Module, tmp_path: Path, batch: int) -> None:
+    opened = agree(export(small, tmp_path / "free.pt2", batch), small)
+    assert (opened.preprocessing["batch recorded"], opened.preprocessing["batch used"]) == (str(batch), "any")
+    opened = agree(export(counted, tmp_path / "counted.pt2", batch), small)
+    assert (opened.preprocessing["batch recorded"], opened.preprocessing["batch used"]) == (str(batch), str(batch))
+
+
+def test_pt2_of_a_range_of_batches(small: nn.Module, tmp_path: Path) -> None:
+    agree(export(small, tmp_path / "m.pt2", dynamic=({0: torch.export.Dim("n", min=2, max=4)},)), small)
+
+
+def test_pt2_is_held_by_the_classifier_and_moved_through_modes(small: nn.Module, tmp_path: Path) -> None:
+    opened = open_model(export(small, tmp_path / "m.pt2"), normalize="0.5/0.5")
+    classifier = Classifier(opened.module)
+    with classifier.held():
+        classifier.accept(torch.rand(9, 3, 8, 8), torch.zeros(9, dtype=torch.int64))
+        assert classifier.classes == 5
+    opened.module.train()
+    opened.module.eval()
+
+
+def test_pt2_refuses_images_of_another_size_in_words(small: nn.Module, tmp_path: Path) -> None:
+    opened = open_model(export(small, tmp_path / "m.pt2"))
+    with pytest.raises(Refused, match="takes inputs of 3×8×8, but these are 3×9×8: give --resize"):
+        opened.module(torch.rand(2, 3, 9, 8))
+
+
+def test_pt2_recorded_in_train_mode_is_told(small: nn.Module, tmp_path: Path) -> None:
+    assert open_model(export(copy.deepcopy(small).train(), tmp_path / "m.pt2")).was_training
+
+
+class Masked(nn.Module):
+    """No gradient reaches the input."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.detach().flatten(1)[:, :4]
+
+
+class TwoInputs(nn.Module):
+    """Images and a scale."""
+
+    def forward(self, images: Tensor, scale: Tensor) -> Tensor:
+        return (images * scale).flatten(1)
+
+
+class Recorded(nn.Module):
+    """Logits in a dict, as some libraries return them."""
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {"logits": images.flatten(1)[:, :4], "hidden": images}
+
+
+def test_pt2_that_cannot_be_attacked(tmp_path: Path) -> None:
+    refused("m.pt2 passes no gradient to its input", export(Masked(), tmp_path / "m.pt2"))
+    program = torch.export.export(TwoInputs(), (torch.rand(2, 3, 8, 8), torch.ones(1)))
+    torch.export.save(program, tmp_path / "two.pt2")
+    refused("takes 2 inputs", str(tmp_path / "two.pt2"))
+    program = torch.export.export(nn.Embedding(3, 2), (torch.zeros(2, 3, dtype=torch.int64),))
+    torch.export.save(program, tmp_path / "words.pt2")
+    refused("takes torch.int64, shape .2, 3.", str(tmp_path / "words.pt2"))
+
+
+def test_pt2_that_returns_a_record(tmp_path: Path) -> None:
+    opened = open_model(export(Recorded(), tmp_path / "m.pt2"))
+    images = torch.rand(3, 3, 8, 8)
+    assert opened.module(images).equal(images.flatten(1)[:, :4])
+
+
+# ONNX ---------------------------------------------------------------------------------------------------------------
+
+
+def to_onnx(model: nn.Module, path: Path, batch: int = 2, dynamic: bool = False, **settings: Any) -> str:
+    axes = {"x": {0: "n"}, "y": {0: "n"}} if dynamic else None
+    settings = {"opset_version": 17, "dynamo": False, "input_names": ["x"], "output_names": ["y"], **settings}
+    torch.onnx.export(model, (torch.rand(batch, 3, 8, 8),), str(path), dynamic_axes=axes, **settings)
+    return str(path)
+
+
+@legacy_exporter
+def test_onnx_of_any_and_of_a_fixed_batch(small: nn.Module, counted: nn.Module, tmp_path: Path) -> None:
+    opened = agree(to_onnx(small, tmp_path / "any.onnx", dynamic=True), small)
+    assert opened.preprocessing["opset"] == 17
+    assert not opened.was_training
+    opened = agree(to_onnx(small, tmp_path / "one.onnx", 1), small)
+    assert (opened.preprocessing["batch recorded"], opened.preprocessing["batch used"]) == ("1", "any")
+    opened = agree(to_onnx(counted, tmp_path / "two.onnx", 2), small)
+    assert (opened.preprocessing["batch recorded"], opened.preprocessing["batch used"]) == ("2", "2")
+
+
+@legacy_exporter
+def test_onnx_whose_conversion_differs_is_refused(
+    small: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = to_onnx(small, tmp_path / "m.onnx")
+    onnx2torch = importlib.import_module("onnx2torch")
+    other = copy.deepcopy(small)
+    with torch.no_grad():
+        other.last.bias += 0.25  # type: ignore[union-attr,operator]
+    monkeypatch.setattr(onnx2torch, "convert", lambda proto: other)
+    refused("of the converted model and of onnxruntime differ by up to 0.25 on a random batch", source)
+
+
+def test_onnx_with_an_unknown_operator(tmp_path: Path) -> None:
+    onnx = importlib.import_module("onnx")
+    h = onnx.helper
+    nodes = [h.make_node("Det", ["x"], ["y"])]
+    ends = [h.make_tensor_value_info("x", 1, [2, 3, 4, 4]), h.make_tensor_value_info("y", 1, [2, 3])]
+    graph = h.make_graph(nodes, "g", ends[:1], ends[1:])
+    onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
+    line = refused(
+        "onnx2torch cannot convert .*: it does not know the operator Det; its opset is 13", f"{tmp_path}/m.onnx"
+    )
+    assert "up to 17" in line
+
+
+def test_onnx_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"not a graph")
+    refused("m.onnx is no ONNX model", f"{tmp_path}/m.onnx")
+
+
+# Refusals -----------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_sources_list_the_forms(tmp_path: Path) -> None:
+    for source in ("resnet18", "", "model.h5", "zoo/mnist-cnn", "a b:c"):
+        line = refused("is no known source", source)
+        assert all(form in line for form in FORMS)
+    refused("did you mean zoo:mnist-cnn", "mnist-cnn")
+    refused("names no model: write timm:NAME", "timm:")
+    for suffix in (".pt2", ".onnx", ".pt", ".pth", ".safetensors"):
+        refused(f"no file .*absent{suffix}", f"{tmp_path}/absent{suffix}")
+        (tmp_path / f"folder{suffix}").mkdir()
+        refused("is a folder", f"{tmp_path}/folder{suffix}")
+
+
+def test_a_device_that_is_not_there() -> None:
+    refused("device 'abacus' cannot be used", "zoo:mnist-cnn", device="abacus")
+
+
+@pytest.mark.parametrize(
+    ("source", "module", "line"),
+    [
+        (
+            "torchvision:resnet18",
+            "torchvision",
+            "torchvision is not installed: pip install 'marginattack[torchvision]'",
+        ),
+        ("timm:resnet18", "timm", "timm is not installed: pip install 'marginattack[timm]'"),
+        ("hf:google/vit", "transformers", "transformers is not installed: pip install 'marginattack[hf]'"),
+        ("{}/m.onnx", "onnx", "onnx is not installed: pip install 'marginattack[onnx]'"),
+        ("{}/m.onnx", "onnx2torch", "onnx2torch is not installed: pip install 'marginattack[onnx]'"),
+        ("{}/m.onnx", "onnxruntime", "onnxruntime is not installed: pip install 'marginattack[onnx]'"),
+    ],
+)
+def test_missing_extras(source: str, module: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"")
+    original: Callable[..., Any] = importlib.import_module
+
+    def without(name: str, package: str | None = None) -> Any:
+        if name.partition(".")[0] == module:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return original(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(Refused) as caught:
+        open_model(source.format(tmp_path))
+    assert str(caught.value) == line

@@ -1,0 +1,67 @@
+"""The bundled networks: they load, they classify, and the robust ones are robust where the plain ones are not."""
+
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from marginattack.sources.networks import ZOO, ResNet32, zoo
+
+SOURCES = files("marginattack.sources")
+
+# sample, the least accuracy on its first fifty images, the radius, and the accuracies under five steps of PGD there
+# between which the network must lie
+EXPECTED = {
+    "mnist-cnn": ("mnist", 0.97, 0.3, 0.0, 0.2),
+    "mnist-cnn-adv": ("mnist", 0.97, 0.3, 0.9, 1.0),
+    "cifar10-resnet32": ("cifar10", 0.88, 8 / 255, 0.0, 0.05),
+    "cifar10-resnet32-adv": ("cifar10", 0.7, 8 / 255, 0.35, 0.65),
+}
+
+
+def sample(name: str) -> tuple[Tensor, Tensor]:
+    with (SOURCES / "samples" / f"{name}.npz").open("rb") as file, np.load(file) as arrays:
+        x, y = torch.from_numpy(arrays["x"][:50]), torch.from_numpy(arrays["y"][:50])
+    return (x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2)).float() / 255, y.long()
+
+
+def attacked(model: nn.Module, images: Tensor, labels: Tensor, radius: float) -> Tensor:
+    """Five steps of PGD without a random start."""
+    x = images
+    for _ in range(5):
+        x = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(cross_entropy(model(x), labels), x)
+        x = torch.clamp(x + radius / 3 * gradient.sign(), images - radius, images + radius).clamp(0, 1)
+    return x.detach()
+
+
+def test_every_network_is_expected() -> None:
+    assert set(EXPECTED) == set(ZOO)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_accuracy_clean_and_attacked(name: str) -> None:
+    if not (SOURCES / "zoo" / f"{name}.safetensors").is_file():
+        pytest.skip(f"{name} is not trained yet: experiments/train")
+    which, least, radius, low, high = EXPECTED[name]
+    images, labels = sample(which)
+    model = zoo(name)
+    assert not model.training
+    assert all(weight.dtype == torch.float32 for weight in model.parameters())
+    assert (model(images).argmax(1) == labels).float().mean() >= least
+    under = (model(attacked(model, images, labels, radius)).argmax(1) == labels).float().mean()
+    assert low <= under <= high
+
+
+def test_resnet32_has_the_size_of_the_paper() -> None:
+    assert sum(p.numel() for p in ResNet32().parameters()) == 464_154
+    assert ResNet32().eval()(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_resnet32_normalises_pixels_itself() -> None:
+    """An image of CIFAR-10's mean colour is all zeros to the convolutions."""
+    model = ResNet32().eval()
+    assert torch.allclose(model(model.mean.expand(1, 3, 32, 32)), model.logits(torch.zeros(1, 3, 32, 32)))

@@ -1,0 +1,181 @@
+"""Whatever happens to a measurement, only whole shards are left, and the same command finishes it: on the real CLI."""
+
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from run_folders import ENVIRONMENT, call, command, content, scratch
+
+from marginattack.store import Store
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("whole")
+    result = call(command(folder, folder / "run"))
+    assert result.returncode == 0, result.stderr
+    return folder / "run"
+
+
+def test_killed_ten_times_and_resumed_it_is_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    arguments, random = command(tmp_path, tmp_path / "run", model="slow"), Random(0)
+    began, kills, progress = time.monotonic(), 0, set()
+    while kills < 10:
+        process = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        finished = len(list(tmp_path.glob("run/margins/*/*.parquet")))
+        while len(list(tmp_path.glob("run/margins/*/*.parquet"))) == finished and process.poll() is None:
+            time.sleep(0.01)  # until the first new shard: then at a random moment
+        time.sleep(random.uniform(0.0, 0.4))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        progress.add(len(list(tmp_path.glob("run/margins/*/*.parquet"))))
+        for file in tmp_path.glob("run/*/*/*.parquet"):
+            assert file.read_bytes()[-4:] == b"PAR1"  # whole
+        assert time.monotonic() - began < 400
+    assert kills == 10
+    assert len(progress) > 5
+    result = call(arguments)
+    assert result.returncode == 0, result.stderr
+    result = call(command(tmp_path, tmp_path / "other", model="slow"))
+    assert result.returncode == 0, result.stderr
+    assert content(tmp_path / "run") == content(tmp_path / "other")
+    assert scratch(tmp_path / "run") == []
+    ids = Store(tmp_path / "run").table(["norm", "id"]).to_pydict()
+    assert sorted(zip(ids["norm"], ids["id"], strict=True)) == [(n, i) for n in ("l2", "linf") for i in range(64)]
+
+
+CRASH = """
+import os, sys
+import marginattack.store as store
+left = int(sys.argv.pop(1))
+def replace(source, target, real=os.replace):
+    global left
+    left -= 1
+    if left < 0:
+        os._exit(137)
+    real(source, target)
+os.replace = replace
+from marginattack.cli import app
+app()
+"""
+
+
+@pytest.mark.parametrize("writes", [0, 2, 3, 30])
+def test_a_crash_before_any_file_takes_its_name_loses_nothing(whole: Path, tmp_path: Path, writes: int) -> None:
+    arguments = command(whole.parent, tmp_path / "run")
+    crash = [sys.executable, "-c", CRASH, str(writes), *arguments[3:]]
+    assert call(crash).returncode == 137
+    assert call(arguments).returncode == 0
+    assert content(tmp_path / "run") == content(whole)
+    assert scratch(tmp_path / "run") == []
+
+
+def test_an_interrupt_ends_with_130_and_the_run_goes_on(whole: Path, tmp_path: Path) -> None:
+    arguments = command(whole.parent, tmp_path / "run", model="slow")
+    process = subprocess.Popen(arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("run/margins/*/*.parquet")):
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "marginattack: interrupted; the same command goes on\n"
+    assert scratch(tmp_path / "run") == []
+    assert call(arguments).returncode == 0
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on(whole: Path, tmp_path: Path) -> None:
+    arguments = command(whole.parent, tmp_path / "run")
+    limit = 9_000  # bytes a file: the manifest and the margins fit, the images do not
+
+    def small_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    result = call(arguments, preexec_fn=small_files)
+    assert result.returncode == 2
+    assert result.stderr.startswith("marginattack: the disk is full: File too large; what is finished is kept")
+    assert result.stderr.count("\n") == 1
+    assert scratch(tmp_path / "run") == []
+    assert call(arguments).returncode == 0
+    assert content(tmp_path / "run") == content(whole)
+
+
+def test_out_of_memory_halves_the_batch_and_loses_nothing(whole: Path, tmp_path: Path) -> None:
+    result = call(command(whole.parent, tmp_path / "run", "--batch", "64", "--set", "shard=64", model="hungry"))
+    assert result.returncode == 0, result.stderr
+    found, expected = (Store(run).table() for run in (tmp_path / "run", whole))
+    for name in ("id", "input", "label", "success", "forwards"):
+        order = [("norm", "ascending"), ("id", "ascending")]
+        assert found.sort_by(order).column(name).to_pylist() == expected.sort_by(order).column(name).to_pylist()
+
+
+def test_a_second_process_on_the_folder_refuses(whole: Path, tmp_path: Path) -> None:
+    arguments = command(whole.parent, tmp_path / "run", model="slow")
+    first = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "run" / "manifest.json").exists():
+        time.sleep(0.01)
+    second = call(arguments)
+    assert first.poll() is None, "the first ended too early for the test to mean anything"
+    first.kill()
+    first.wait()
+    assert second.returncode == 2
+    assert (
+        second.stderr
+        == f"marginattack: {tmp_path / 'run'} is in use by another process: wait for it, or give another --out\n"
+    )
+
+
+def test_a_finished_run_is_checked_again_and_left_as_it_is(whole: Path) -> None:
+    before = content(whole)
+    result = call(command(whole.parent, whole))
+    assert result.returncode == 0
+    assert content(whole) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (["--seed", "1"], "seed was 0, is 1"),
+        (["--budget", "9"], "budget was null, is 9"),
+        (["--set", "attack.marginattack.moves=21"], "attacks.marginattack was"),
+        (["--limit", "10"], "limit was null, is 10"),
+        (["--norm", "l1"], "norms was"),
+        (["--model", f"{Path(__file__).parent / 'run_models.py'}:other"], "model.digest was"),
+        (["--normalize", "0.5/0.5"], "model.preprocessing"),
+    ],
+)
+def test_a_changed_setting_refuses_to_mix_and_is_named(whole: Path, change: list[str], named: str) -> None:
+    before = content(whole)
+    result = call(command(whole.parent, whole, *change))
+    assert result.returncode == 2
+    assert named in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert content(whole) == before
+
+
+def test_a_row_that_was_tampered_with_is_found(whole: Path, tmp_path: Path) -> None:
+    import shutil
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    file = run / "margins/marginattack-l2/part-00003.parquet"
+    table = pq.ParquetFile(file).read()
+    distance = table.column("distance").to_pylist()
+    distance[1] *= 0.9
+    where = table.schema.get_field_index("distance")
+    pq.write_table(table.set_column(where, "distance", pa.array(distance)), file)
+    result = call(command(whole.parent, run))
+    assert "grave: stored-rows-fail (1 of 128)" in result.stderr

@@ -1,0 +1,264 @@
+"""Runs through the command line: what is measured, what is stored, and what is read of it."""
+
+import json
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from run_folders import command, data
+from typer.testing import CliRunner
+
+import marginattack as ma
+from marginattack.cli import app
+from marginattack.store import Store
+
+RUNNER = CliRunner()
+QUICK = ("--set", "attack.marginattack.moves=10")
+
+
+def cli(*arguments: str, code: int = 0) -> str:
+    """What the command prints; its errors go to stderr."""
+    result = RUNNER.invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two norms of 32 samples, every tenth misclassified, in shards of eight."""
+    folder = tmp_path_factory.mktemp("run")
+    cli(*command(folder, folder / "run", "--lattice", "255", n=32)[3:])
+    return folder / "run"
+
+
+def test_it_holds_what_measure_returns(run: Path) -> None:
+    from run_models import small
+
+    with np.load(run.parent / "data-32.npz") as arrays:
+        images, labels = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
+    expected = ma.measure(small(), images, labels, "linf", attack=ma.MarginAttack(moves=20), batch=8)
+    found = ma.Margins.load(run, norm="linf")
+    assert found.norm == "linf"
+    for name in ("distance", "adversarial", "success", "label", "prediction", "forwards", "backwards"):
+        assert getattr(found, name).equal(getattr(expected, name)), name
+    assert found.settings["attacks"]["marginattack"].startswith("MarginAttack(moves=20")
+    assert found.summary() == expected.summary()
+
+
+def test_a_part_must_be_named_where_there_are_several(run: Path) -> None:
+    with pytest.raises(ma.Refused, match="of which 2 fit any part: state the norm"):
+        ma.Margins.load(run)
+    with pytest.raises(ma.Refused, match="of which 0 fit l1"):
+        ma.Margins.load(run, norm="l1")
+
+
+def test_stored_images_show_the_stored_distances_also_at_8_bits(run: Path) -> None:
+    from run_models import small
+
+    store, model = Store(run), small()
+    for part in store.parts:
+        for shard in range(len(store.shards)):
+            images, column = store.images(part, shard), store.numbers(part, shard)
+            for name, distance, unit in (("adversarial", "distance", 1.0), ("adversarial_255", "distance_255", 255.0)):
+                points = images[name].float() / unit
+                assert (model(points).argmax(1) != column["label"]).all()
+                size = ma.norms.NORMS[part.norm].size((points.double() - images["original"].double()).flatten(1))[:, 0]
+                assert torch.allclose(size, column[distance], atol=1e-7)
+
+
+def test_the_folder_opens_as_it_is_in_pandas_polars_and_duckdb(run: Path) -> None:
+    expected = Store(run).table(["distance"]).column("distance").to_pylist()
+    assert sorted(pd.read_parquet(run / "margins")["distance"]) == sorted(expected)
+    assert sorted(pl.read_parquet(f"{run}/margins/**/*.parquet")["distance"]) == sorted(expected)
+    query = f"select norm, median(distance) from '{run}/margins/*/*.parquet' where label = prediction group by norm"
+    medians = dict(duckdb.sql(query).fetchall())
+    text = json.loads(cli("report", str(run), "--json"))[0]
+    assert medians == {part["norm"]: pytest.approx(part["median"]) for part in text["parts"]}
+
+
+def test_the_text_report_says_it_all(run: Path) -> None:
+    text = cli("report", str(run), "--text", "--eps", "0.125", "--unit", "255")
+    for words in ("run_models.py:small on", "87.5%", "100.0%", "0.125:", "[", "1/255", "64 stored rows", "at 8 bits"):
+        assert words in text
+
+
+def test_robust_accuracy_counts_every_sample_and_has_an_interval(run: Path) -> None:
+    part = json.loads(cli("report", str(run), "--json", "--eps", "0", "--eps", "1e9"))[0]["parts"][0]
+    clean, none = part["robust"]
+    assert clean["accuracy"] == part["accuracy"] == 28 / 32
+    assert clean["interval"] == pytest.approx(part["accuracy_interval"])
+    assert clean["interval"][0] < 28 / 32 < clean["interval"][1]
+    assert none["accuracy"] == 0
+
+
+def test_compare_joins_by_the_pixels_whatever_the_order(run: Path, tmp_path: Path) -> None:
+    more = ("--shuffle", "3", "--limit", "20", "--set", "attack.marginattack.moves=60")
+    cli(*command(run.parent, tmp_path / "other", *more, n=32)[3:])
+    rows = json.loads(cli("compare", str(run), str(tmp_path / "other"), "--json"))
+    assert [(row["norm"], row["n"]) for row in rows] == [("l2", 20), ("linf", 20)]
+    for row in rows:
+        assert row["smaller"] > 2 * row["larger"]
+        assert row["ties"] >= 1  # the misclassified
+        assert row["p"] < 0.05
+        assert row["median_ratio"] <= 1
+    assert "Wilcoxon" in cli("compare", str(run), str(tmp_path / "other"))
+
+
+def test_shuffled_and_limited_runs_take_those_rows_and_draws_belong_to_them(run: Path, tmp_path: Path) -> None:
+    cli(*command(run.parent, tmp_path / "some", "--shuffle", "1", "--limit", "12", n=32)[3:])
+    some, every = (
+        Store(path).table(["id", "norm", "input", "distance"]).to_pandas() for path in (tmp_path / "some", run)
+    )
+    assert len(some) == 24
+    assert some["id"].tolist()[:12] == np.random.default_rng(1).permutation(32)[:12].tolist()
+    joined = some.merge(every, on=["id", "norm", "input"])
+    assert len(joined) == 24
+    assert np.allclose(joined["distance_x"], joined["distance_y"], rtol=1e-3)
+
+
+def test_only_correct_leaves_the_others_out_and_still_knows_the_accuracy(run: Path, tmp_path: Path) -> None:
+    cli(*command(run.parent, tmp_path / "right", "--only-correct", "--set", "shard=1", n=32)[3:])
+    store = Store(tmp_path / "right")
+    column = store.numbers(store.parts[0])
+    assert sorted(column["id"].tolist()) == [i for i in range(32) if i % 10]
+    part = json.loads(cli("report", str(tmp_path / "right"), "--json"))[0]["parts"][0]
+    assert (part["accuracy"], part["samples"], part["rows"]) == (28 / 32, 32, 28)
+    assert pd.read_parquet(tmp_path / "right" / "margins").shape[0] == 56
+
+
+@pytest.mark.parametrize("target", ["random", "least-likely", "file"])
+def test_targeted_runs(run: Path, tmp_path: Path, target: str) -> None:
+    from run_models import small
+
+    with np.load(run.parent / "data-32.npz") as arrays:
+        images, labels = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
+    np.savetxt(tmp_path / "targets.txt", (labels.numpy() + 2) % 4, fmt="%d")
+    named = str(tmp_path / "targets.txt") if target == "file" else target
+    cli(*command(run.parent, tmp_path / "targeted", "--target", named, "--norm", "l2", n=32)[3:])
+    store = Store(tmp_path / "targeted")
+    column = store.numbers(store.find(norm="l2"))
+    assert (column["target"] != column["label"]).all()
+    assert (column["adversarial_label"] == column["target"])[column["success"]].all()
+    assert column["success"].double().mean() > 0.9
+    if target == "file":
+        assert column["target"].equal((labels + 2) % 4)
+    if target == "least-likely":
+        logits = small()(images).detach().scatter(1, labels[:, None], torch.inf)
+        assert column["target"].equal(logits.argmin(1))
+    if target == "random":
+        assert len(set(((column["target"] - column["label"]) % 4).tolist())) == 3
+
+
+def test_several_attacks_in_one_run(run: Path, tmp_path: Path) -> None:
+    cli(*command(run.parent, tmp_path / "two", "--attack", "marginattack", "--attack", "deepfool", n=32)[3:])
+    store = Store(tmp_path / "two")
+    assert [part.name for part in store.parts] == [
+        "marginattack-l2",
+        "marginattack-linf",
+        "deepfool-l2",
+        "deepfool-linf",
+    ]
+    ours, theirs = (store.numbers(store.find(norm="l2", attack=name)) for name in ("marginattack", "deepfool"))
+    assert ours["distance"].mean() < theirs["distance"].mean()
+
+
+def test_settings_come_from_a_file_and_are_printed(tmp_path: Path) -> None:
+    data(tmp_path / "x.npz", 8)
+    model = command(tmp_path, tmp_path)[5]
+    printed = cli(
+        "measure", "--model", model, "--data", str(tmp_path / "x.npz"), *QUICK, "--norm", "linf", "--print-config"
+    )
+    (tmp_path / "run.toml").write_text(printed)
+    out = cli("measure", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--json")
+    assert [part["norm"] for part in json.loads(out)["parts"]] == ["linf"]
+    assert Store(tmp_path / "run").manifest["settings"]["attack"] == {"marginattack": {"moves": 10}}
+
+
+def test_the_manifest_says_with_what_where_and_when(run: Path) -> None:
+    manifest = Store(run).manifest
+    assert manifest["model"]["digest"] != manifest["data"]["digest"]
+    assert manifest["versions"]["torch"] == str(torch.__version__)
+    assert manifest["sessions"][0]["batch"] == 8
+    assert manifest["verified"]["rows"] == 64
+    assert manifest["verified"]["failed"] == 0
+    assert manifest["started"] <= manifest["finished"]
+
+
+BAD = {
+    "measure --data samples:mnist --out x": "no model is stated: give --model",
+    "measure --model zoo:none --data samples:mnist --out x": "no zoo model named 'none'",
+    "measure --model zoo:mnist-cnn --data samples:none --out x": "samples:none: no samples named 'none'",
+    "measure --model zoo:mnist-cnn --data samples:mnist": "no run folder is stated: give --out RUN",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --unit 7": "--unit is 7: choose 1 or 255",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --attack deepfool --norm l0": "deepfool is made for l2, linf, not l0",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --target nobody.txt": "--target nobody.txt is neither",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size big": "--image-size is 'big'",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --set attack.pgd.steps=3": "settings are given for the",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out full/of.txt": "full/of.txt is a file: give a folder",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out full": "full holds other things (of.txt, …)",
+    "report nowhere --text": "nowhere holds no run: there is no manifest.json",
+    "compare full": "compare needs two runs or more",
+    "diagnose --model zoo:mnist-cnn": "no data is stated",
+}
+
+
+@pytest.mark.parametrize("arguments", BAD)
+def test_bad_input_is_one_line_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("full").mkdir()
+    Path("full/of.txt").touch()
+    error = cli(*arguments.split(), code=2)
+    assert error.startswith(f"marginattack: {BAD[arguments]}")
+    assert error.count("\n") == 1
+    assert [str(path) for path in Path().rglob("*")] == ["full", "full/of.txt"]
+
+
+def test_a_grave_finding_stops_the_run_before_it_writes(tmp_path: Path) -> None:
+    data(tmp_path / "x.npz", 64)
+    with np.load(tmp_path / "x.npz") as arrays:
+        np.savez(tmp_path / "wrong.npz", x=arrays["x"], y=(arrays["y"] + 1) % 4)
+    source = ["--model", command(tmp_path, tmp_path)[5], "--data", str(tmp_path / "wrong.npz"), *QUICK]
+    error = cli("measure", *source, "--out", str(tmp_path / "run"), code=2)
+    assert "nothing was measured" in error
+    assert not (tmp_path / "run").exists()
+    cli("measure", *source, "--out", str(tmp_path / "run"), "--despite-findings")
+    findings = Store(tmp_path / "run").findings
+    assert findings[0]["grade"] == "grave"
+    assert "grave" in cli("report", str(tmp_path / "run"), "--text")
+
+
+def test_diagnose_is_silent_on_the_bundled_network() -> None:
+    assert "nothing found" in cli("diagnose", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "64")
+
+
+@pytest.mark.parametrize("damage", ["truncated shard", "missing images", "other format", "no json"])
+def test_damaged_runs_are_one_line(run: Path, tmp_path: Path, damage: str) -> None:
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    shard = tmp_path / "run/margins/marginattack-l2/part-00001.parquet"
+    manifest = tmp_path / "run/manifest.json"
+    if damage == "truncated shard":
+        shard.write_bytes(shard.read_bytes()[:300])
+    elif damage == "missing images":
+        shard.unlink()
+    elif damage == "other format":
+        manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99', 1))
+    else:
+        manifest.write_text("{")
+    if damage == "missing images":
+        assert "Partial: 1 shards are missing" in cli("report", str(tmp_path / "run"), "--text")
+        return
+    error = cli("report", str(tmp_path / "run"), "--text", code=2)
+    assert error.count("\n") == 1
+    assert {
+        "truncated shard": "is damaged",
+        "other format": "has run format 99",
+        "no json": "holds no run that can be",
+    }[damage] in error

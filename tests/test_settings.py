@@ -1,0 +1,121 @@
+"""Settings: from TOML, assignments and flags, in that order; a typo is one line that names the key."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marginattack import MarginAttack, Refused
+from marginattack.attacks import ATTACKS
+from marginattack.schedules import Constant
+from marginattack.settings import Settings, as_toml, build_attack, read_settings
+
+FLAGS = {"model": "zoo:mnist-cnn", "data": "samples:mnist"}
+
+CONFIG = """
+model = "zoo:mnist-cnn"
+norms = ["l2", "linf"]
+budget = 100
+[data]
+source = "samples:mnist"
+limit = 10
+[attack.marginattack]
+moves = 30
+"""
+
+
+def test_flags_go_before_assignments_and_those_before_the_file(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(CONFIG)
+    flags: dict[str, Any] = {"model": None, "data.limit": 30, "seed": 5, "model.normalize": "none"}
+    settings = read_settings(tmp_path / "run.toml", ["data.limit=20", "budget=200", "device=cpu"], flags)
+    assert (settings.data.limit, settings.budget, settings.seed, settings.device) == (30, 200, 5, "cpu")
+    assert (settings.model.source, settings.model.normalize, settings.norms) == (
+        "zoo:mnist-cnn",
+        "none",
+        ["l2", "linf"],
+    )
+    assert settings.attack == {"marginattack": {"moves": 30}}
+
+
+def test_a_flag_replaces_the_source_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(CONFIG)
+    settings = read_settings(tmp_path / "run.toml", [], {"data": "x.npz"})
+    assert (settings.data.source, settings.data.limit) == ("x.npz", 10)
+
+
+def test_what_is_printed_is_read_back(tmp_path: Path) -> None:
+    settings = read_settings(None, ["attack.marginattack.moves=30", "data.limit=7"], {**FLAGS, "norms": ["l1"]})
+    (tmp_path / "printed.toml").write_text(as_toml(settings))
+    assert read_settings(tmp_path / "printed.toml", [], {}) == settings
+    assert tomllib.loads(as_toml(settings))["attack"] == {"marginattack": {"moves": 30}}
+
+
+BAD = {
+    "bugdet=3": "no setting is named bugdet: choose from model, data, norms",
+    "data.limits=3": "no setting is named data.limits: choose from source, labels",
+    "budget=0": "setting budget is 0: input should be greater than or equal to 1",
+    "budget=many": "setting budget is 'many': input should be a valid integer",
+    'norms=["l3"]': "setting norms is ['l3']: no norm is named 'l3': choose from l0, l1, l2, linf",
+    'attacks=["gpd"]': "setting attacks is ['gpd']: no attack is named 'gpd': choose from marginattack, fgsm",
+    "lattice=16": "setting lattice is 16: input should be 255",
+    "expect_accuracy=95": "setting expect_accuracy is 95: input should be less than or equal to 1",
+    "seed.deep=1": "cannot set seed.deep",
+    "nothing": "--set 'nothing' is no assignment: write --set a.b=value",
+}
+
+
+@pytest.mark.parametrize("assignment", BAD)
+def test_a_bad_setting_is_one_line_that_names_it(assignment: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        read_settings(None, ["seed=1", assignment], FLAGS)
+    assert str(refusal.value).startswith(BAD[assignment])
+    assert "\n" not in str(refusal.value)
+
+
+def test_model_and_data_must_be_stated() -> None:
+    with pytest.raises(Refused, match="no data is stated: give --data"):
+        read_settings(None, [], {"model": "zoo:mnist-cnn"})
+
+
+def test_a_file_that_is_no_toml_or_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("a = = 1")
+    with pytest.raises(Refused, match="is no TOML"):
+        read_settings(tmp_path / "bad.toml", [], {})
+    with pytest.raises(Refused, match="cannot read --config"):
+        read_settings(tmp_path / "none.toml", [], {})
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_is_built_by_its_name(name: str) -> None:
+    assert build_attack(name, {}) == ATTACKS[name]()
+
+
+def test_attacks_take_numbers_words_and_constant_schedules() -> None:
+    built = build_attack("marginattack", {"moves": 30, "alpha": 0.5, "scan_near": "iterate", "radius": 0.1})
+    assert built == MarginAttack(moves=30, alpha=Constant(0.5), scan_near="iterate", radius=0.1)
+    preset = build_attack("preset:mnist-l2", {"restarts": 2})
+    assert isinstance(preset, MarginAttack)
+    assert (preset.restarts, preset.follow) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"move": 3}, "marginattack has no setting move: choose from moves"),
+        ({"moves": "many"}, "attack.marginattack.moves is 'many'"),
+        ({"moves": 0}, "attack.marginattack: MarginAttack"),
+        ({"beta": "cosine"}, "attack.marginattack.beta is 'cosine': a number"),
+        ({"projection": 1}, "attack.marginattack.projection is"),
+    ],
+)
+def test_bad_settings_of_an_attack(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        build_attack("marginattack", values)
+    assert str(refusal.value).startswith(message)
+
+
+def test_settings_are_frozen() -> None:
+    settings = Settings.model_validate(FLAGS)
+    with pytest.raises(ValueError, match="frozen"):
+        settings.seed = 3
