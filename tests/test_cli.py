@@ -65,7 +65,7 @@ def test_an_interrupt_ends_with_code_130_and_one_line(monkeypatch: pytest.Monkey
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("marginattack.cli._demo", interrupted)
+    monkeypatch.setattr("marginattack.cli.demo._demo", interrupted)
     result = RUNNER.invoke(app, ["demo", "--digits", "1"])
     assert (result.exit_code, result.stderr) == (130, "marginattack: interrupted\n")
 
@@ -73,7 +73,7 @@ def test_an_interrupt_ends_with_code_130_and_one_line(monkeypatch: pytest.Monkey
 def test_help_names_the_commands() -> None:
     result = python("-m", "marginattack", "--help")
     assert (result.returncode, result.stderr) == (0, "")
-    for command in ("demo", "list"):
+    for command in ("demo", "measure", "report", "compare", "diagnose", "list"):
         assert command in result.stdout
 
 
