@@ -39,6 +39,6 @@ def _listings() -> dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]]:
         ),
         "norms": (("name",), [(name,) for name in NORMS]),
         "presets": (("name", "settings"), [(name, repr(attack)) for name, (_, attack) in PRESETS.items()]),
-        "models": (("name", "what"), [(f"zoo:{name}", str(make.__doc__).split("\n")[0]) for name, make in ZOO.items()]),
+        "models": (("name", "what"), [(f"zoo:{name}", network.about) for name, network in ZOO.items()]),
         "data": (("name", "what"), [(f"samples:{name}", what) for name, what in SAMPLES.items()]),
     }  # fmt: skip
