@@ -1,9 +1,11 @@
 """What a run costs besides its attack: memory and time against the number of samples, 3×32×32 synthetic images.
 
-    python benchmarks/stream.py 10000 100000
+    python benchmarks/stream.py 10000:4 100000:4 2000:200
 
-Each size runs in a process of its own, with one thread. The attack's time is what is spent inside ``Problem.solve``;
-everything else of the run (opening, diagnosis, reading, checking, writing, reading back, probing) is overhead.
+Each argument is a number of samples and the attack's moves: few moves show memory over many samples, the default 200
+the share of time that is not the attack's. Each runs in a process of its own, with one thread. The attack's time is
+what is spent inside ``Problem.solve``; everything else of the run (opening, diagnosis, reading, checking, writing,
+reading back, probing) is overhead.
 """
 
 import json
@@ -19,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 SHAPE = (3, 32, 32)
-MOVES = 40
 
 
 class Network(nn.Module):
@@ -56,7 +57,7 @@ def make_data(path: Path, n: int) -> None:
     path.with_suffix(".x.npy").unlink()
 
 
-def child(data: str, out: str) -> None:
+def child(data: str, out: str, moves: str) -> None:
     """One run: seconds in all, seconds of the attack, peak memory."""
     from contextlib import nullcontext
 
@@ -73,7 +74,7 @@ def child(data: str, out: str) -> None:
         inside[0] += time.process_time() - began
 
     Problem.solve = timed  # type: ignore[method-assign]
-    flags = {"model": f"{__file__}:network", "data": data, "attack.marginattack.moves": MOVES, "batch": 256}
+    flags = {"model": f"{__file__}:network", "data": data, "attack.marginattack.moves": int(moves), "batch": 256}
     wall, cpu = time.perf_counter(), time.process_time()
     run(read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None), tell=print)
     seconds = time.process_time() - cpu
@@ -83,22 +84,23 @@ def child(data: str, out: str) -> None:
                       "peak_mib": peak}))  # fmt: skip
 
 
-def main(sizes: list[int]) -> None:
+def main(sizes: list[str]) -> None:
     rows = []
-    for n in sizes:
+    for size in sizes:
+        n, moves = map(int, size.split(":"))
         with tempfile.TemporaryDirectory() as folder:
             make_data(Path(folder) / "data.npz", n)
-            arguments = [sys.executable, __file__, "child", f"{folder}/data.npz", f"{folder}/run"]
+            arguments = [sys.executable, __file__, "child", f"{folder}/data.npz", f"{folder}/run", str(moves)]
             printed = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout
-        row = {"n": n, **json.loads(printed.splitlines()[-1])}
+        row = {"n": n, "moves": moves, **json.loads(printed.splitlines()[-1])}
         row["overhead"] = row["seconds"] / row["attack_seconds"] - 1
         rows.append(row)
         print(row, flush=True)
-        record.write("stream", {"moves": MOVES, "rows": rows})
+        record.write("stream", rows)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "child":
         child(*sys.argv[2:])
     else:
-        main([int(size) for size in sys.argv[1:]])
+        main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""How many inputs fit into memory at once."""
+"""How many inputs fit into memory at once, and how it is seen that they do not."""
 
 import os
 from pathlib import Path
@@ -9,6 +9,11 @@ from torch import Tensor, nn
 SHARE = 0.5  # of the memory at hand that a batch may fill; caches and the allocator's own needs take of the rest
 LARGEST = {"cpu": 256, "cuda": 1024}  # more side by side is no faster
 STATE = 24  # copies of an input that an attack holds: iterates, gradients, the best so far
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether this error says that memory ran out, on a GPU or on the CPU."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def fitting_batch(model: nn.Module, image: Tensor, device: torch.device) -> int:

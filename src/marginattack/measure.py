@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from marginattack.attacks import ATTACKS, Attack
 from marginattack.attacks.marginattack import MarginAttack
+from marginattack.batches import out_of_memory
 from marginattack.classifier import Bounds, Classifier, Refused
 from marginattack.margins import Margins
 from marginattack.norms import Norm, as_norm
@@ -109,11 +110,6 @@ def _batches(
             continue
         yield len(columns["label"]), columns
         first += batch
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether this error says that memory ran out, on a GPU or on the CPU."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _measure_batch(
