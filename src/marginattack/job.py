@@ -5,6 +5,7 @@ open → diagnose → shards (an engine executes them) → read back and check �
 
 import hashlib
 import platform
+import shlex
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -85,7 +86,7 @@ class Job:
     def session(self, batch: int, device: torch.device) -> dict[str, Any]:
         """Where and how this process takes part."""
         return {"began": now(), "host": socket.gethostname(), "hardware": hardware(device), "batch": batch,
-                "command": " ".join(["marginattack", *sys.argv[1:]])}  # fmt: skip
+                "command": shlex.join(["marginattack", *sys.argv[1:]])}  # fmt: skip
 
     def samples(self, places: Sequence[int] | range) -> tuple[Tensor, Tensor, Tensor]:
         """The numbers, images and labels at these places of the run's order."""

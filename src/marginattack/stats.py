@@ -9,23 +9,27 @@ CONFIDENCE = 0.95
 
 def share(hits: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Wilson's interval for a share of n samples."""
-    from scipy.stats import binomtest
+    from scipy.special import ndtri
 
     if n == 0:
         return 0.0, 1.0
-    interval = binomtest(hits, n).proportion_ci(confidence, method="wilson")
-    return float(interval.low), float(interval.high)
+    z, p = float(ndtri((1 + confidence) / 2)), hits / n
+    m = 1 + z * z / n
+    centre, half = (p + z * z / 2 / n) / m, z * np.sqrt(p * (1 - p) / n + z * z / 4 / n / n) / m
+    return max(float(centre - half), 0.0), min(float(centre + half), 1.0)
 
 
 def median(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """An interval for the median from order statistics: it assumes no distribution, and infinite values are welcome."""
-    from scipy.stats import binom
+    from scipy.special import bdtr, bdtrik
 
     n = len(values)
     if n == 0:
         return float("nan"), float("nan")
     ordered = np.sort(values)
-    rank = int(binom.ppf((1 - confidence) / 2, n, 0.5))
+    tail = (1 - confidence) / 2
+    rank = int(np.ceil(bdtrik(tail, n, 0.5)))
+    rank -= rank > 0 and bdtr(rank - 1, n, 0.5) >= tail
     return float(ordered[max(rank - 1, 0)]), float(ordered[min(n - rank, n - 1)])
 
 

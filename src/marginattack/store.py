@@ -27,6 +27,7 @@ from marginattack.classifier import Refused
 from marginattack.margins import Margins
 
 FORMAT = 1
+GROUP = 2**22  # pixels of a row group of images: what is read for one image
 
 # the columns of a margins file and their types; distance_255 is there with --lattice 255
 COLUMNS = {
@@ -133,7 +134,8 @@ class Store:
         shape = list(images["original"].shape[1:])
         flat = {name: _fixed_lists(tensor) for name, tensor in images.items()}
         table = pa.table({"id": pa.array(_plain(columns["id"]), pa.int64()), **flat})
-        _write_table(self.file("images", part, shard), table, {"shape": shape, "shard": shard})
+        width = max(1, int(np.prod(shape)))
+        _write_table(self.file("images", part, shard), table, {"shape": shape, "shard": shard}, max(1, GROUP // width))
         rows = len(columns["id"])
         every = {"attack": [part.attack] * rows, "norm": [part.norm] * rows, **columns}
         types = {name: pa.type_for_alias(kind) for name, kind in COLUMNS.items() if name in every}
@@ -293,13 +295,13 @@ def _plain(values: Any) -> Any:
     return values.numpy() if isinstance(values, Tensor) else values
 
 
-def _write_table(path: Path, table: Any, about: dict[str, Any]) -> None:
+def _write_table(path: Path, table: Any, about: dict[str, Any], rows: int | None = None) -> None:
     import pyarrow.parquet as pq
 
     table = table.replace_schema_metadata({"marginattack": json.dumps({"format": FORMAT, **about})})
     path.parent.mkdir(parents=True, exist_ok=True)
     with _scratch(path) as file:
-        pq.write_table(table, file, compression="zstd", compression_level=1)
+        pq.write_table(table, file, row_group_size=rows, compression="zstd", compression_level=1)
 
 
 def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:

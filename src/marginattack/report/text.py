@@ -18,7 +18,7 @@ LEVELS = {
 }
 
 
-def summary(store: Store, part: Part, eps: Sequence[float] = (), unit: float = 1.0) -> dict[str, Any]:
+def summary(store: Store, part: Part, eps: Sequence[float | int] = (), unit: float | int = 1) -> dict[str, Any]:
     """The numbers of one part; ``eps`` and every distance in the unit, which is 1 or 255 for pixels up to 1."""
     column = store.numbers(part)
     scale = 1.0 if part.norm == "l0" else unit
@@ -47,13 +47,13 @@ def summary(store: Store, part: Part, eps: Sequence[float] = (), unit: float = 1
     }  # fmt: skip
 
 
-def _at_8_bits(column: dict[str, Any], rows: np.ndarray, scale: float) -> dict[str, float]:
+def _at_8_bits(column: dict[str, Any], rows: np.ndarray, scale: float | int) -> dict[str, float]:
     if "distance_255" not in column or not rows.any():
         return {}
     return {"median_at_8_bits": float(np.median(column["distance_255"].numpy()[rows]) * scale)}
 
 
-def as_json(store: Store, eps: Sequence[float] = (), unit: float = 1.0) -> dict[str, Any]:
+def as_json(store: Store, eps: Sequence[float | int] = (), unit: float | int = 1) -> dict[str, Any]:
     """The whole run: each part's numbers, the findings, and what was measured."""
     return {
         "run": str(store.path), "model": store.manifest["model"]["name"], "data": store.manifest["data"]["name"],
@@ -63,7 +63,7 @@ def as_json(store: Store, eps: Sequence[float] = (), unit: float = 1.0) -> dict[
     }  # fmt: skip
 
 
-def as_text(store: Store, eps: Sequence[float] = (), unit: float = 1.0) -> list[Any]:
+def as_text(store: Store, eps: Sequence[float | int] = (), unit: float | int = 1) -> list[Any]:
     """The same for people: rich tables and lines."""
     from rich.table import Table
 

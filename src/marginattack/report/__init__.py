@@ -1,0 +1,51 @@
+"""The report: stored runs as one page that needs nothing else, as figures and as tables."""
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from marginattack.classifier import Refused
+
+NEEDED = ("altair", "jinja2", "vl_convert", "PIL")
+
+
+def write_report(runs: Sequence[str | Path], out: Path, *, unit: float | int = 1) -> None:
+    """Write one self-contained HTML file about the runs; ``unit`` is 1, or 255 to begin with pixels up to 255."""
+    _installed()
+    if unit not in (1, 255):
+        raise Refused(f"the unit of a report is {unit}: choose 1 (pixels from 0 to 1) or 255")
+    from marginattack.report.page import page
+
+    _write(Path(out), page(runs, unit).encode())
+
+
+def write_figures(run: Path, folder: Path) -> list[Path]:
+    """Write every chart of a run as SVG, PDF and PNG, and its tables as LaTeX and CSV: the files that were written."""
+    _installed()
+    from marginattack.report.figures import figures
+
+    return [_write(Path(folder) / name, content) for name, content in figures(run)]
+
+
+def _installed() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise Refused(f"reports need {', '.join(missing)}: pip install 'marginattack[report]'")
+
+
+def _write(path: Path, content: bytes) -> Path:
+    """A file, whole or not at all."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(content)
+        os.replace(scratch, path)
+    except OSError as error:
+        raise Refused(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
+    return path

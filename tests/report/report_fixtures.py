@@ -1,0 +1,71 @@
+"""Runs and pages that the tests share, and a browser to open them in."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from runs import HOSTILE, made_up_run, note, real_run
+
+from marginattack.report import write_report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+CHROMIUM = "/usr/bin/chromium"
+QUIET = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on 48 digits in both norms."""
+    return real_run(tmp_path_factory.mktemp("real") / "run")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    """Chromium, offline as far as the pages are concerned: every request is looked at."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if shutil.which(CHROMIUM) is None:
+        pytest.skip(f"{CHROMIUM} is not installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def real_page(real: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    write_report([real], out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def two_runs_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two models on the same data, one with a grave finding; the other has two attacks and is not finished."""
+    folder = tmp_path_factory.mktemp("two")
+    one = made_up_run(folder / "one", 300, model="plain", seed=1)
+    both = ("marginattack", "deepfool")
+    two = made_up_run(folder / "two", 300, model="trained", seed=2, scale=1.6, attacks=both, shard=100, leave_out=1)
+    note(one, grade="grave", code="probabilities", seen="rows sum to 1")
+    write_report([one, two], folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="session")
+def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Markup wherever a user's text can stand."""
+    folder = tmp_path_factory.mktemp("hostile")
+    run = made_up_run(folder / "<b>run</b>", 200, classes=HOSTILE, model="<script>window.pwned = 4</script>")
+    note(run, seen="<script>window.pwned = 5</script>", code="<i>")
+    write_report([run], folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """10,000 samples in two norms."""
+    return made_up_run(tmp_path_factory.mktemp("large") / "run", 10_000, shape=(1, 28, 28))

@@ -1,0 +1,104 @@
+"""Run folders to report on: a real one on bundled digits, and made-up ones of any size."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from marginattack.norms import NORMS
+from marginattack.store import Part, Store
+
+ATTACK = "MarginAttack(moves=200)"
+
+# class names that would do something, were they not escaped
+HOSTILE = [
+    "<script>window.pwned = 1</script>", "</script><script>window.pwned = 2</script>",
+    "<img src=x onerror='window.pwned = 3'>", "\"><b>bold</b>", "{{ 7 * 7 }}", "<!-- -->", "&amp;", "ship",
+]  # fmt: skip
+
+
+def real_run(path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str, ...] = ("l2", "linf")) -> Path:
+    """Bundled digits on the bundled network, measured as the command line would."""
+    from marginattack.run import run
+    from marginattack.settings import Settings
+
+    settings = {
+        "model": "zoo:mnist-cnn", "data": {"source": "samples:mnist", "limit": digits}, "norms": list(norms),
+        "attack": {"marginattack": {"moves": moves}}, "batch": 64,
+    }  # fmt: skip
+    run(Settings.model_validate(settings), path, progress=_silent, tell=lambda finding: None, despite=True)
+    return path
+
+
+@contextmanager
+def _silent(what: str, total: int) -> Iterator[Any]:
+    yield lambda done: None
+
+
+def made_up_run(
+    path: Path, n: int, *, norms: tuple[str, ...] = ("l2", "linf"), attacks: tuple[str, ...] = ("marginattack",),
+    classes: list[str] | int = 10, shape: tuple[int, ...] = (1, 8, 8), shard: int = 512, model: str = "made.py:up",
+    seed: int = 0, scale: float = 1.0, leave_out: int = 0, **change: Any,
+) -> Path:  # fmt: skip
+    """A finished run of n samples that nothing measured. The last ``leave_out`` shards of each part are not there."""
+    names = classes if isinstance(classes, list) else None
+    number = len(classes) if isinstance(classes, list) else classes
+    parts = [Part(attack, norm) for attack in attacks for norm in norms]
+    digest = hashlib.sha256(model.encode()).hexdigest()
+    about = {
+        "parts": [{"attack": part.attack, "norm": part.norm} for part in parts], "samples": n, "shard": shard,
+        "model": {"name": model, "digest": digest, "classes": names, "preprocessing": {"mean": None, "from": "none"}},
+        "data": {"name": "made-up", "digest": "0" * 64, "n": n, "shape": list(shape), "classes": None},
+        "attacks": dict.fromkeys(attacks, ATTACK),
+        "settings": {"model": {"source": model}, "norms": list(norms), "seed": seed, "budget": None},
+        "versions": {"marginattack": "0"}, "started": "2026-01-01T00:00:00+00:00",
+        "sessions": [{"began": "2026-01-01T00:00:00+00:00", "host": "here", "hardware": "none", "batch": 1,
+                      "command": f"marginattack measure --model {model} --out {path}"}],
+        **change,
+    }  # fmt: skip
+    path.mkdir(parents=True, exist_ok=True)
+    store = Store.begin(path, {"seed": seed, "model": model}, about)
+    for part in parts:
+        for number_, places in list(enumerate(store.shards))[: len(store.shards) - leave_out]:
+            columns, images = _shard(part, places, number, shape, seed, scale)
+            right = int((columns["label"] == columns["prediction"]).sum())
+            store.commit(part, number_, columns, images, {"seen": len(places), "right": right})
+    return path
+
+
+def _shard(
+    part: Part, places: range, classes: int, shape: tuple[int, ...], seed: int, scale: float
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    same = np.random.default_rng([places[0]])  # of the data: the same in every run
+    n = len(places)
+    label = same.integers(0, classes, n)
+    images = torch.from_numpy((same.random((n, *shape)) > 0.8).astype(np.float32))
+    rng = np.random.default_rng([seed, places[0], len(part.norm), len(part.attack)])
+    to = (label + rng.integers(1, classes, n)) % classes
+    right = rng.random(n) > 0.03
+    unit = scale * (0.1 if part.norm == "linf" else 1.2)
+    distance = np.where(right, unit * np.exp(0.35 * rng.standard_normal(n) + 0.03 * label), 0.0)
+    distance[right & (rng.random(n) < 0.002)] = np.inf
+    change = torch.from_numpy(rng.standard_normal((n, *shape)).astype(np.float32)) * 0.05
+    columns = {
+        "id": np.arange(places[0], places[0] + n), "input": [f"{place:016x}" for place in places], "label": label,
+        "prediction": np.where(right, label, to), "confidence": 1 - 0.5 * 10 ** -(3 * distance.clip(max=3) / unit),
+        "target": np.full(n, -1), "adversarial_label": to, "distance": distance, "success": np.isfinite(distance),
+        "refuted": np.zeros(n, bool), "forwards": np.full(n, 205), "backwards": np.full(n, 209), "late": distance,
+    }  # fmt: skip
+    assert part.norm in NORMS
+    return columns, {"original": images, "adversarial": (images + change).clamp(0, 1)}
+
+
+def note(path: Path, **finding: Any) -> None:
+    """Store one finding of the diagnosis."""
+    known: Mapping[str, Any] = {
+        "code": "not-converged", "grade": "warning", "seen": "it was still falling", "samples": 3, "of": 9,
+        "meaning": "margins may be too large", "advice": "raise the budget",
+    }  # fmt: skip
+    store = Store(path)
+    store.note([*store.findings, {**known, **finding}])
