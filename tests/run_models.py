@@ -53,3 +53,11 @@ def slow() -> nn.Module:
 
 def hungry() -> nn.Module:
     return Hungry().eval()
+
+
+def half() -> nn.Module:
+    return Small().eval().to(torch.bfloat16)
+
+
+def double() -> nn.Module:
+    return Small().eval().double()

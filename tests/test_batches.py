@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from marginattack import batches
+from marginattack import Classifier, batches
 
 IMAGE = torch.zeros(3, 8, 8)
 CPU = torch.device("cpu")
@@ -15,10 +15,10 @@ def network(width: int) -> nn.Module:
 
 
 def test_an_inputs_bytes_grow_with_the_activations_and_not_with_the_weights() -> None:
-    narrow, wide = (batches.bytes_an_input(network(width), IMAGE, CPU) for width in (8, 64))
+    narrow, wide = (batches.bytes_an_input(Classifier(network(width)), IMAGE) for width in (8, 64))
     assert wide - narrow == (64 - 8) * 64 * 4  # what ReLU keeps
     assert (
-        batches.bytes_an_input(network(8), torch.zeros(3, 8, 8), CPU)
+        batches.bytes_an_input(Classifier(network(8)), IMAGE)
         < sum(p.numel() for p in network(8).parameters()) * 4 + 24 * 192 * 4
     )
 
@@ -26,10 +26,15 @@ def test_an_inputs_bytes_grow_with_the_activations_and_not_with_the_weights() ->
 @pytest.mark.parametrize(("free", "batch"), [(0, 1), (100_000, 2), (10_000_000, 128), (1 << 40, 256)])
 def test_the_batch_is_a_power_of_two_that_fits(monkeypatch: pytest.MonkeyPatch, free: int, batch: int) -> None:
     monkeypatch.setattr(batches, "free_memory", lambda device: free)
-    found = batches.fitting_batch(network(8), IMAGE, CPU)
+    found = batches.fitting_batch(Classifier(network(8)), IMAGE)
     assert found == batch
-    assert found == 1 or found * batches.bytes_an_input(network(8), IMAGE, CPU) <= free * batches.SHARE
+    assert found == 1 or found * batches.bytes_an_input(Classifier(network(8)), IMAGE) <= free * batches.SHARE
 
 
 def test_the_memory_at_hand_is_that_of_a_machine() -> None:
     assert 1 << 24 < batches.free_memory(CPU) < 1 << 44
+
+
+def test_a_model_in_half_precision_is_weighed_in_its_own() -> None:
+    model = network(8).to(torch.bfloat16)
+    assert 0 < batches.bytes_an_input(Classifier(model), IMAGE) < batches.bytes_an_input(Classifier(network(8)), IMAGE)

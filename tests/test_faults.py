@@ -1,13 +1,18 @@
 """Whatever happens to a measurement, only whole shards are left, and the same command finishes it: on the real CLI."""
 
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from run_folders import ENVIRONMENT, call, command, content, scratch
 
@@ -151,6 +156,7 @@ def test_a_finished_run_is_checked_again_and_left_as_it_is(whole: Path) -> None:
         (["--limit", "10"], "limit was null, is 10"),
         (["--norm", "l1"], "norms was"),
         (["--model", f"{Path(__file__).parent / 'run_models.py'}:other"], "model.digest was"),
+        (["--model", f"{Path(__file__).parent / 'run_models.py'}:slow"], "model.digest was"),  # the same weights
         (["--normalize", "0.5/0.5"], "model.preprocessing"),
     ],
 )
@@ -163,19 +169,39 @@ def test_a_changed_setting_refuses_to_mix_and_is_named(whole: Path, change: list
     assert content(whole) == before
 
 
-def test_a_row_that_was_tampered_with_is_found(whole: Path, tmp_path: Path) -> None:
-    import shutil
+def test_images_that_are_lost_are_made_again(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    (run / "images/marginattack-l2/part-00003.parquet").unlink()
+    assert call(command(whole.parent, run)).returncode == 0
+    assert content(run) == content(whole)
 
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
+def test_the_batch_that_was_chosen_is_kept_when_a_run_goes_on(whole: Path, tmp_path: Path) -> None:
+    arguments = [word for word in command(whole.parent, tmp_path / "run") if word not in ("--batch", "8")]
+    assert call(arguments).returncode == 0
+    (tmp_path / "run/margins/marginattack-linf/part-00007.parquet").unlink()
+    before = content(tmp_path / "run")
+    assert call(arguments).returncode == 0
+    after = content(tmp_path / "run")
+    assert before.items() <= after.items()
+    first, second = Store(tmp_path / "run").manifest["sessions"]
+    assert first["batch"] == second["batch"]
+
+
+@pytest.mark.parametrize("column", ["distance", "prediction", "input"])
+def test_a_row_that_was_tampered_with_is_found(whole: Path, tmp_path: Path, column: str) -> None:
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     file = run / "margins/marginattack-l2/part-00003.parquet"
     table = pq.ParquetFile(file).read()
-    distance = table.column("distance").to_pylist()
-    distance[1] *= 0.9
-    where = table.schema.get_field_index("distance")
-    pq.write_table(table.set_column(where, "distance", pa.array(distance)), file)
+    values = table.column(column).to_pylist()
+    change: dict[str, Callable[[Any], Any]] = {
+        "distance": lambda d: 0.9 * d, "prediction": lambda k: (k + 1) % 4, "input": lambda text: text[::-1],
+    }  # fmt: skip
+    values[1] = change[column](values[1])
+    where = table.schema.get_field_index(column)
+    pq.write_table(table.set_column(where, table.schema.field(column), pa.array(values)), file)
     result = call(command(whole.parent, run))
+    assert result.returncode == 1
     assert "grave: stored-rows-fail (1 of 128)" in result.stderr

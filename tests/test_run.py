@@ -99,10 +99,10 @@ def test_compare_joins_by_the_pixels_whatever_the_order(run: Path, tmp_path: Pat
     more = ("--shuffle", "3", "--limit", "20", "--set", "attack.marginattack.moves=60")
     cli(*command(run.parent, tmp_path / "other", *more, n=32)[3:])
     rows = json.loads(cli("compare", str(run), str(tmp_path / "other"), "--json"))
-    assert [(row["norm"], row["n"]) for row in rows] == [("l2", 20), ("linf", 20)]
+    right = int(sum(number % 10 > 0 for number in np.random.default_rng(3).permutation(32)[:20]))
+    assert [(row["norm"], row["n"]) for row in rows] == [("l2", right), ("linf", right)]
     for row in rows:
         assert row["smaller"] > 2 * row["larger"]
-        assert row["ties"] >= 1  # the misclassified
         assert row["p"] < 0.05
         assert row["median_ratio"] <= 1
     assert "Wilcoxon" in cli("compare", str(run), str(tmp_path / "other"))
@@ -144,6 +144,11 @@ def test_targeted_runs(run: Path, tmp_path: Path, target: str) -> None:
     assert (column["target"] != column["label"]).all()
     assert (column["adversarial_label"] == column["target"])[column["success"]].all()
     assert column["success"].double().mean() > 0.9
+    loaded, told = (
+        ma.Margins.load(tmp_path / "targeted", norm="l2"),
+        json.loads(cli("report", str(store.path), "--json")),
+    )
+    assert loaded.summary()["median"] == pytest.approx(told[0]["parts"][0]["median"])
     if target == "file":
         assert column["target"].equal((labels + 2) % 4)
     if target == "least-likely":
@@ -194,9 +199,9 @@ BAD = {
     "measure --model zoo:mnist-cnn --data samples:none --out x": "samples:none: no samples named 'none'",
     "measure --model zoo:mnist-cnn --data samples:mnist": "no run folder is stated: give --out RUN",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --unit 7": "--unit is 7: choose 1 or 255",
-    "measure --model zoo:mnist-cnn --data samples:mnist --out x --attack deepfool --norm l0": "deepfool is made for l2, linf, not l0",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --attack deepfool --norm l0": "deepfool is made for",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --target nobody.txt": "--target nobody.txt is neither",
-    "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size big": "--image-size is 'big'",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size big": "--image-size 'big' is",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --set attack.pgd.steps=3": "settings are given for the",
     "measure --model zoo:mnist-cnn --data samples:mnist --out full/of.txt": "full/of.txt is a file: give a folder",
     "measure --model zoo:mnist-cnn --data samples:mnist --out full": "full holds other things (of.txt, …)",
@@ -219,6 +224,27 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert [str(path) for path in Path().rglob("*")] == ["full", "full/of.txt"]
 
 
+@pytest.mark.parametrize(("model", "norm"), [("half", "l2"), ("double", "linf")])
+def test_models_of_other_precision(run: Path, tmp_path: Path, model: str, norm: str) -> None:
+    flags = ("--lattice", "255", "--norm", norm, "--limit", "8", "--data", str(run.parent / "data-32.npz"), *QUICK)
+    source = command(tmp_path, tmp_path)[5].replace("small", model)
+    cli("measure", "--model", source, *flags, "--out", str(tmp_path / "x"))
+    verified = Store(tmp_path / "x").manifest["verified"]
+    assert (verified["rows"], verified["failed"]) == (8, 0)
+
+
+def test_labels_that_the_model_has_no_class_for_are_named_before_anything_is_written(tmp_path: Path) -> None:
+    data(tmp_path / "x.npz", 300)
+    with np.load(tmp_path / "x.npz") as arrays:
+        labels = arrays["y"].copy()
+        labels[271] = 12
+        np.savez(tmp_path / "wrong.npz", x=arrays["x"], y=labels)
+    source = ["--model", command(tmp_path, tmp_path)[5], "--data", str(tmp_path / "wrong.npz"), *QUICK]
+    error = cli("measure", *source, "--out", str(tmp_path / "run"), "--despite-findings", code=2)
+    assert "the label of row 271 is 12, but the model has classes 0 to 3" in error
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_grave_finding_stops_the_run_before_it_writes(tmp_path: Path) -> None:
     data(tmp_path / "x.npz", 64)
     with np.load(tmp_path / "x.npz") as arrays:
@@ -237,7 +263,7 @@ def test_diagnose_is_silent_on_the_bundled_network() -> None:
     assert "nothing found" in cli("diagnose", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "64")
 
 
-@pytest.mark.parametrize("damage", ["truncated shard", "missing images", "other format", "no json"])
+@pytest.mark.parametrize("damage", ["truncated shard", "missing shard", "other format", "no json", "no table"])
 def test_damaged_runs_are_one_line(run: Path, tmp_path: Path, damage: str) -> None:
     import shutil
 
@@ -246,19 +272,16 @@ def test_damaged_runs_are_one_line(run: Path, tmp_path: Path, damage: str) -> No
     manifest = tmp_path / "run/manifest.json"
     if damage == "truncated shard":
         shard.write_bytes(shard.read_bytes()[:300])
-    elif damage == "missing images":
+    elif damage == "missing shard":
         shard.unlink()
     elif damage == "other format":
         manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99', 1))
     else:
-        manifest.write_text("{")
-    if damage == "missing images":
+        manifest.write_text("{" if damage == "no json" else "[]")
+    if damage == "missing shard":
         assert "Partial: 1 shards are missing" in cli("report", str(tmp_path / "run"), "--text")
         return
     error = cli("report", str(tmp_path / "run"), "--text", code=2)
     assert error.count("\n") == 1
-    assert {
-        "truncated shard": "is damaged",
-        "other format": "has run format 99",
-        "no json": "holds no run that can be",
-    }[damage] in error
+    told = {"truncated shard": "is damaged", "other format": "has run format 99"}
+    assert told.get(damage, "holds no run that can be read") in error

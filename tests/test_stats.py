@@ -15,11 +15,11 @@ def test_a_share_is_covered_as_often_as_stated() -> None:
     assert stats.share(0, 0) == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("n", [5, 6, 20, 101])
+@pytest.mark.parametrize("n", [6, 20, 101])
 def test_a_median_is_covered_at_least_as_often_as_stated(n: int) -> None:
     intervals = [stats.median(RANDOM.exponential(size=n)) for _ in range(600)]
     covered = np.mean([low <= np.log(2) <= high for low, high in intervals])
-    assert covered >= (0.92 if n > 5 else 0.9)
+    assert covered >= 0.92
     if n == 101:
         assert covered <= 0.985
 
@@ -46,3 +46,13 @@ def test_what_only_one_side_found_counts_as_larger_on_the_other() -> None:
     a, b = np.array([1.0, np.inf, 2.0, np.inf, 0.0]), np.array([np.inf, 1.0, np.inf, np.inf, 0.0])
     pairs = stats.paired(a, b)
     assert (pairs.smaller, pairs.larger, pairs.ties, pairs.n) == (1, 2, 2, 5)
+
+
+def test_five_values_admit_no_interval() -> None:
+    assert np.isnan(stats.median(np.arange(5.0))).all()
+
+
+def test_ratios_of_swapped_columns_are_inverse() -> None:
+    a, b = np.array([0.0, 0.1, 0.2, 0.4]), np.array([0.1, 0.0, 0.1, 0.2])
+    assert stats.paired(a, b).median_ratio == pytest.approx(0.5)
+    assert stats.paired(b, a).median_ratio == pytest.approx(2.0)

@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from marginattack.classifier import Classifier
 
 SHARE = 0.5  # of the memory at hand that a batch may fill; caches and the allocator's own needs take of the rest
 LARGEST = {"cpu": 256, "cuda": 1024}  # more side by side is no faster
@@ -16,17 +18,19 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def fitting_batch(model: nn.Module, image: Tensor, device: torch.device) -> int:
+def fitting_batch(classifier: Classifier, image: Tensor) -> int:
     """The batch, a power of two, whose forward and backward fit into the memory that is free."""
-    each = bytes_an_input(model, image, device)
+    device = classifier.device
+    each = bytes_an_input(classifier, image)
     room = int(SHARE * free_memory(device) / max(each, 1))
     largest = LARGEST.get(device.type, 256)
     return 1 << (max(1, min(room, largest)).bit_length() - 1)
 
 
-def bytes_an_input(model: nn.Module, image: Tensor, device: torch.device) -> int:
+def bytes_an_input(classifier: Classifier, image: Tensor) -> int:
     """What one input's forward keeps for its backward, and what an attack holds of it."""
     kept: dict[int, int] = {}
+    model = classifier.model
     weights = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -34,9 +38,9 @@ def bytes_an_input(model: nn.Module, image: Tensor, device: torch.device) -> int
             kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
         return tensor
 
-    pair = torch.stack([image, image]).to(device).requires_grad_()
+    pair = torch.stack([image, image]).to(classifier.device).requires_grad_()
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(pair).sum()
+        classifier.logits(pair).sum()
     return sum(kept.values()) // 2 + STATE * image.numel() * image.element_size()
 
 

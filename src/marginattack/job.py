@@ -86,6 +86,7 @@ class Job:
     def session(self, batch: int, device: torch.device) -> dict[str, Any]:
         """Where and how this process takes part."""
         return {"began": now(), "host": socket.gethostname(), "hardware": hardware(device), "batch": batch,
+                "torch": str(torch.__version__),
                 "command": shlex.join(["marginattack", *sys.argv[1:]])}  # fmt: skip
 
     def samples(self, places: Sequence[int] | range) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,9 +102,10 @@ class Job:
         """One shard of one part: its columns, its images, and how many samples were looked at and right."""
         ids, x, y = samples
         seen, norm, targets, right = len(ids), NORMS[part.norm], None, None
+        with classifier.held():
+            x, y, _ = classifier.accept(x, y)
         if self.settings.only_correct or self.settings.target is not None:
             with classifier.held():
-                x, y, _ = classifier.accept(x, y)
                 logits = classifier.answers(x, ids)
             right = logits.argmax(1) == y
             if self.settings.only_correct:
@@ -121,8 +123,9 @@ class Job:
         images = {"original": x, "adversarial": margins.adversarial}
         if self.settings.lattice:
             with classifier.held():
-                point, distance = on_lattice(classifier, x, margins.adversarial, y, targets, norm)
-            images["adversarial_255"], columns["distance_255"] = point, distance
+                images["adversarial_255"], columns["distance_255"] = on_lattice(
+                    classifier, x, margins.adversarial, y, targets, norm
+                )
         right = margins.prediction == margins.label if right is None else right
         return columns, images, {"seen": seen, "right": int(right.sum())}
 
@@ -176,6 +179,27 @@ def examine(job: Job) -> list[Finding]:
     )  # fmt: skip
 
 
+def check_labels(job: Job, classifier: Classifier) -> None:
+    """Refuse labels and targets that the model has no class for, and targets that are the label, before a long run."""
+    _, images, labels = job.samples(range(min(2, len(job.order))))
+    with classifier.held():
+        classifier.accept(images, labels)
+    every: Tensor | None = getattr(job.data, "labels", None)
+    for what, values in (("label", every), ("target", job.targets)):
+        if values is None:
+            continue
+        outside = (values[job.order] >= classifier.classes).nonzero()[:, 0]
+        if len(outside):
+            row = int(job.order[outside[0]])
+            there = f"but the model has classes 0 to {classifier.classes - 1}"
+            raise Refused(f"the {what} of row {row} is {int(values[row])}, {there}: do data and model belong together?")
+    if every is not None and job.targets is not None:
+        same = (every == job.targets)[job.order].nonzero()[:, 0]
+        if len(same):
+            row = int(job.order[same[0]])
+            raise Refused(f"--target names class {int(every[row])} for row {row}, its label: give another class")
+
+
 def choose_batch(job: Job, classifier: Classifier) -> int:
     """As stated, or as fits into memory."""
     if job.settings.batch is not None:
@@ -183,7 +207,7 @@ def choose_batch(job: Job, classifier: Classifier) -> int:
     _, images, labels = job.samples([0])
     with classifier.held():
         x, _, _ = classifier.accept(images, labels)
-        return min(fitting_batch(classifier.model, x[0], classifier.device), job.settings.shard)
+        return min(fitting_batch(classifier, x[0]), job.settings.shard)
 
 
 def fingerprint(image: Tensor) -> str:

@@ -19,7 +19,16 @@ HALVINGS = 6
 def on_lattice(
     classifier: Classifier, x: Tensor, adversarial: Tensor, y: Labels, a: Labels | None, norm: Norm, levels: int = 255
 ) -> tuple[Tensor, Tensor]:
-    """For each image an adversarial point of the grid, and its distance; where none is, x rounded and infinity."""
+    """For each image an adversarial point of the grid, and its distance; where none is, x rounded and infinity.
+
+    It may be nearer than the attack's point, which was not looked for on the grid.
+    """
+    if len(x) > classifier.chunk:
+        chunks = [slice(first, first + classifier.chunk) for first in range(0, len(x), classifier.chunk)]
+        parts = [
+            on_lattice(classifier, x[k], adversarial[k], y[k], a if a is None else a[k], norm, levels) for k in chunks
+        ]
+        return torch.cat([points for points, _ in parts]), torch.cat([distance for _, distance in parts])
     problem = Problem(classifier, x, y, norm, targets=a)
     start = adversarial.flatten(1).to(classifier.device)
     length = norm.size(start - problem.x0).clamp(min=0.5 / levels)
@@ -31,7 +40,7 @@ def on_lattice(
         point = grid.clamp(0, levels)
         label = classifier.predict((point / levels).unflatten(1, problem.shape)).to(point.device)
         holds = (label != y.to(label.device)) if a is None else (label == a.to(label.device))
-        size = norm.size(point.double() / levels - problem.x0.double())
+        size = norm.size(((point / levels).to(problem.x0) - problem.x0).double())
         nearer = holds[:, None] & (size < distance)
         best, distance = torch.where(nearer, point, best), torch.where(nearer, size, distance)
         return holds[:, None]

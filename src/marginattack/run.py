@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from marginattack.classifier import Classifier, Refused
-from marginattack.diagnose import Finding, afterwards, probe
+from marginattack.diagnose import MAY_FAIL, Finding, afterwards, probe
 from marginattack.engines import serial
-from marginattack.job import Job, choose_batch, examine, fingerprint, open_job
+from marginattack.job import Job, check_labels, choose_batch, examine, fingerprint, open_job
 from marginattack.norms import NORMS, Norm
 from marginattack.settings import Settings
 from marginattack.shapes import Mask
@@ -23,6 +23,7 @@ from marginattack.trace import trace
 TRACED = 8  # samples of a part whose moves are kept
 PROBED = 32  # samples of a part that the black-box probe looks at, at most
 QUERIES = 500  # of the probe, a sample
+FAIR = 50  # passes that an attack must have had to be held against the probe
 PROBE_SHARE = 0.01  # of the run's passes that the probes may cost
 
 # (what, how much there is) ↦ a context whose value is told how much was done
@@ -47,8 +48,10 @@ def run(
         hint = "mend it, or go on all the same with --despite-findings"
         raise Refused(f"nothing was measured, for {grave[0].code}: {grave[0].seen}; {hint}")
     classifier = Classifier(job.model.module, bounds=(0.0, 1.0))
+    check_labels(job, classifier)
     with locked(out):
         store = Store.begin(out, job.identity(), job.about())
+        store.note([asdict(finding) for finding in before])
         sessions = store.manifest["sessions"]
         classifier.chunk = batch = (
             sessions[0]["batch"] if sessions and not settings.batch else choose_batch(job, classifier)
@@ -59,7 +62,9 @@ def run(
         with progress("checking", len(job.order) * len(job.parts)) as advance:
             verified = verify(store, classifier, advance)
         store.keep_traces(_traces(job, store, classifier))
-        after = [*_failed(verified), *afterwards(store.columns()), *_probes(job, store, classifier)]
+        after = [
+            *_failed(verified), *_mixed(store), *afterwards(store.columns()), *_probes(job, store, classifier)
+        ]  # fmt: skip
         for finding in after:
             tell(finding)
         store.note([asdict(finding) for finding in [*before, *after]])
@@ -90,13 +95,27 @@ def _rows_hold(
         return success
     distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
     with classifier.held():
-        label = classifier.recheck(adversarial)
+        label, guess = classifier.recheck(adversarial), classifier.recheck(x)
     reached = torch.where(target >= 0, label == target, label != column["label"])
     inside = ((adversarial >= 0) & (adversarial <= 1)).flatten(1).all(1)
     same = torch.tensor([fingerprint(a) == b for a, b in zip(x, inputs, strict=True)])
     close = torch.isclose(distance, column["distance"], rtol=1e-9, atol=0)
     shown = reached & inside & close & (label == column["adversarial_label"])
-    return same & (images["id"] == column["id"]) & torch.where(success, shown, torch.isinf(column["distance"]))
+    same &= (images["id"] == column["id"]) & (guess == column["prediction"])
+    if "adversarial_255" in images:
+        same &= _lattice_holds(images, column, norm, classifier)
+    return same & torch.where(success, shown, torch.isinf(column["distance"]))
+
+
+def _lattice_holds(images: dict[str, Tensor], column: dict[str, Tensor], norm: Norm, classifier: Classifier) -> Mask:
+    """Whether each 8-bit image is adversarial at its distance; one that is infinitely far says nothing."""
+    x, point, distance, target = images["original"], images["adversarial_255"], column["distance_255"], column["target"]
+    point = (point / 255).to(x)
+    with classifier.held():
+        label = classifier.recheck(point)
+    reached = torch.where(target >= 0, label == target, label != column["label"])
+    size = norm.size((point - x).double().flatten(1))[:, 0]
+    return torch.isinf(distance) | (reached & torch.isclose(size, distance, rtol=1e-6, atol=1e-9))
 
 
 def _traces(job: Job, store: Store, classifier: Classifier) -> Iterator[tuple[Part, dict[str, list[Any]]]]:
@@ -120,8 +139,20 @@ def _failed(verified: dict[str, int]) -> Iterator[Finding]:
         yield Finding(
             code="stored-rows-fail", grade="grave", samples=verified["failed"], of=verified["rows"],
             seen=f"{verified['failed']} of {verified['rows']} stored rows do not hold when read back and checked",
-            meaning="their images do not show these margins: the files were changed, or the model answers otherwise",
-            advice="measure again into another folder; compare the hardware of the sessions in manifest.json",
+            meaning="Their images do not show these margins: the files were changed, or the model answers otherwise.",
+            advice="Measure again into another folder; compare the hardware of the sessions in manifest.json.",
+        )  # fmt: skip
+
+
+def _mixed(store: Store) -> Iterator[Finding]:
+    """Shards that were made under other conditions than the first."""
+    kinds = {(session["hardware"], session["torch"]) for session in store.manifest["sessions"]}
+    if len(kinds) > 1:
+        seen = "sessions ran on " + "; ".join(sorted(f"{hardware} with torch {torch}" for hardware, torch in kinds))
+        yield Finding(
+            code="mixed-conditions", grade="note", samples=0, of=store.manifest["samples"], seen=seen,
+            meaning="Rounding differs between these; every row was checked again under the last of them.",
+            advice="Nothing, unless results must be the same to the bit.",
         )  # fmt: skip
 
 
@@ -132,10 +163,12 @@ def _probes(job: Job, store: Store, classifier: Classifier) -> Iterator[Finding]
     room = max(4, int(PROBE_SHARE * passes / QUERIES / len(job.settings.norms)))
     if job.settings.target is not None:
         return
-    for part in job.parts[: len(job.settings.norms)]:
+    wanted = [part for part in job.parts[: len(job.settings.norms)] if part.attack not in MAY_FAIL]
+    for part in wanted:
         images, column = store.images(part, 0), store.numbers(part, 0)
         rows = (column["label"] == column["prediction"]).nonzero()[:, 0][: min(PROBED, room)]
-        if len(rows) < 2:
+        spent = (column["forwards"] + column["backwards"])[rows]
+        if len(rows) < 4 or float(spent.double().median()) < FAIR:
             continue
         with classifier.held():
             x, y, _ = classifier.accept(images["original"][rows], column["label"][rows])

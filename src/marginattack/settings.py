@@ -36,7 +36,7 @@ class DataSettings(_Strict):
     split: str | None = None
     image_size: str | None = None
     limit: Annotated[int, Field(ge=1)] | None = None
-    shuffle: int | None = None
+    shuffle: Annotated[int, Field(ge=0, lt=2**63)] | None = None
 
 
 def _named(value: Any) -> Any:
@@ -44,16 +44,21 @@ def _named(value: Any) -> Any:
     return {"source": value} if isinstance(value, str) else value
 
 
+def _listed(value: Any) -> Any:
+    """A bare name stands for a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
 class Settings(_Strict):
     """All of a run. ``attack`` holds the settings of each attack by its name."""
 
     model: Annotated[ModelSettings, BeforeValidator(_named)]
     data: Annotated[DataSettings, BeforeValidator(_named)]
-    norms: Annotated[list[str], Field(min_length=1)] = ["l2"]
-    attacks: Annotated[list[str], Field(min_length=1)] = ["marginattack"]
+    norms: Annotated[list[str], Field(min_length=1), BeforeValidator(_listed)] = ["l2"]
+    attacks: Annotated[list[str], Field(min_length=1), BeforeValidator(_listed)] = ["marginattack"]
     attack: dict[str, dict[str, Any]] = {}
     budget: Annotated[int, Field(ge=1)] | None = None
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**62)] = 0
     target: str | None = None
     only_correct: bool = False
     lattice: Literal[255] | None = None

@@ -20,16 +20,19 @@ def share(hits: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, flo
 
 
 def median(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """An interval for the median from order statistics: it assumes no distribution, and infinite values are welcome."""
+    """An interval for the median from order statistics: it assumes no distribution, and infinite values are welcome.
+
+    Fewer than six values admit none at 95 %: NaN.
+    """
     from scipy.special import bdtr, bdtrik
 
     n = len(values)
-    if n == 0:
+    if n == 0 or 0.5 ** (n - 1) > 1 - confidence:
         return float("nan"), float("nan")
     ordered = np.sort(values)
     tail = (1 - confidence) / 2
     rank = int(np.ceil(bdtrik(tail, n, 0.5)))
-    rank -= rank > 0 and bdtr(rank - 1, n, 0.5) >= tail
+    rank -= int(rank > 0 and bdtr(rank - 1, n, 0.5) >= tail)
     return float(ordered[max(rank - 1, 0)]), float(ordered[min(n - rank, n - 1)])
 
 
@@ -43,7 +46,7 @@ class Pairs:
     ties: int
     median_a: float
     median_b: float
-    median_ratio: float  # of b/a over the samples that both found
+    median_ratio: float  # of b/a over the samples that both found, at more than 0
     ratio_low: float
     ratio_high: float
     p: float  # that differences this lopsided arise by chance: Wilcoxon's signed-rank test
@@ -65,7 +68,7 @@ def paired(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-6) -> Pairs:
     difference = np.where(both, difference, np.where(np.isinf(b), largest, -largest))
     difference = np.where(same, 0.0, difference)
     moved = difference[difference != 0]
-    usable = both & (a > 0)
+    usable = both & (a > 0) & (b > 0)
     ratio = b[usable] / a[usable]
     low, high = median(ratio)
     return Pairs(

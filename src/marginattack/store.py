@@ -29,6 +29,8 @@ from marginattack.margins import Margins
 FORMAT = 1
 GROUP = 2**22  # pixels of a row group of images: what is read for one image
 
+NEEDED = ("identity", "parts", "samples", "shard", "model", "data", "attacks", "sessions")
+
 # the columns of a margins file and their types; distance_255 is there with --lattice 255
 COLUMNS = {
     "id": "int64",  # the row in the data source
@@ -69,6 +71,8 @@ class Store:
         self.path = Path(path)
         try:
             self.manifest: dict[str, Any] = json.loads((self.path / "manifest.json").read_text())
+            if not isinstance(self.manifest, dict):
+                raise ValueError("manifest.json is no table of names")
         except FileNotFoundError:
             raise Refused(
                 f"{path} holds no run: there is no manifest.json; give a folder that `measure --out` wrote"
@@ -79,6 +83,9 @@ class Store:
             found = self.manifest.get("format")
             hint = "it was made by another version of marginattack; measure again, or use that version"
             raise Refused(f"{path} has run format {found}, this version reads {FORMAT}: {hint}")
+        missing = [name for name in NEEDED if name not in self.manifest]
+        if missing:
+            raise Refused(f"{path} holds no run that can be read: manifest.json has no {missing[0]}")
         self.parts = [Part(**part) for part in self.manifest["parts"]]
 
     @classmethod
@@ -89,9 +96,9 @@ class Store:
         """
         path = Path(path)
         cls.compatible(path, identity)
-        for scratch in path.rglob("*.tmp"):
+        for scratch in path.rglob(".*.tmp"):
             scratch.unlink()
-        if (path / "manifest.json").exists():
+        if any(path.glob("margins/*/part-*.parquet")):
             return cls(path)
         manifest = {"format": FORMAT, "identity": identity, **about}
         _write(path / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
@@ -99,12 +106,13 @@ class Store:
 
     @classmethod
     def compatible(cls, path: str | os.PathLike[str], identity: dict[str, Any]) -> None:
-        """Refuse a folder that holds a run with other settings, or things that are no run."""
+        """Refuse a folder that holds results of other settings, or things that are no run."""
         path = Path(path)
         if (path / "manifest.json").exists():
-            _same(path, cls(path).manifest["identity"], identity)
+            if any(path.glob("margins/*/part-*.parquet")):
+                _same(path, cls(path).manifest["identity"], identity)
         elif path.is_dir():
-            foreign = [entry.name for entry in path.iterdir() if entry.name != ".lock" and entry.suffix != ".tmp"]
+            foreign = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
             if foreign:
                 raise Refused(f"{path} holds other things ({foreign[0]}, …) and no run: give a new or an empty folder")
         elif path.exists():
@@ -123,7 +131,11 @@ class Store:
     def pending(self) -> list[tuple[int, Part]]:
         """The shards that are not there yet, in order."""
         every = ((shard, part) for shard in range(len(self.shards)) for part in self.parts)
-        return [(shard, part) for shard, part in every if not self.file("margins", part, shard).exists()]
+        return [(shard, part) for shard, part in every if not self.has(part, shard)]
+
+    def has(self, part: Part, shard: int) -> bool:
+        """Whether a shard is there, its images and its margins."""
+        return all(self.file(kind, part, shard).exists() for kind in ("images", "margins"))
 
     def commit(
         self, part: Part, shard: int, columns: Mapping[str, Any], images: Mapping[str, Tensor], about: Mapping[str, Any]
@@ -203,7 +215,10 @@ class Store:
         columns = {name: column for name, column in self.numbers(part).items() if name in Margins.columns()}
         there = [shard for shard in range(len(self.shards)) if self.file("margins", part, shard).exists()]
         images = torch.cat([self.images(part, shard)["adversarial"] for shard in there])
-        settings = {**self.manifest["identity"], "attack": self.manifest["attacks"][part.attack]}
+        settings = {
+            **self.manifest["identity"], "attack": self.manifest["attacks"][part.attack],
+            "targeted": self.manifest["identity"]["target"] is not None,
+        }  # fmt: skip
         return Margins(norm=part.norm, settings=settings, adversarial=images, **columns)
 
     def keep_traces(self, traces: Iterable[tuple[Part, dict[str, list[Any]]]]) -> None:
@@ -226,7 +241,12 @@ class Store:
     def findings(self) -> list[dict[str, Any]]:
         """What the diagnosis said, as it was stored."""
         file = self.path / "findings.json"
-        return list(json.loads(file.read_text())) if file.exists() else []
+        if not file.exists():
+            return []
+        try:
+            return list(json.loads(file.read_text()))
+        except ValueError:
+            raise Refused(f"{file} is damaged: delete it, and the same `measure` command makes it again") from None
 
     def note(self, findings: Sequence[Mapping[str, Any]]) -> None:
         """Store what the diagnosis said."""
@@ -247,8 +267,8 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = open(path / ".lock", "w")  # noqa: SIM115
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise Refused(f"cannot write the run folder {path}: {_first_line(error)}") from None
+    except OSError as error:
+        raise Refused(f"cannot write the run folder {path}: {error.strerror or error}") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -299,7 +319,7 @@ def _write_table(path: Path, table: Any, about: dict[str, Any], rows: int | None
     import pyarrow.parquet as pq
 
     table = table.replace_schema_metadata({"marginattack": json.dumps({"format": FORMAT, **about})})
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make(path.parent)
     with _scratch(path) as file:
         pq.write_table(table, file, row_group_size=rows, compression="zstd", compression_level=1)
 
@@ -333,11 +353,24 @@ def _scratch(path: Path) -> Iterator[IO[bytes]]:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    _flush(path.parent)
+
+
+def _make(folder: Path) -> None:
+    """A folder, and those above it, on the disk."""
+    if not folder.exists():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _flush(folder.parent)
+
+
+def _flush(folder: Path) -> None:
+    """What a folder lists, on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 import typer
 
-from marginattack.cli import demo, listing, measure, results
+from marginattack.cli import demo, listing, measure, reproduce, results
 
 app = typer.Typer(
     help="How far is each input from the decision boundary of a classifier?",
@@ -20,4 +20,5 @@ app.command()(measure.measure)
 app.command()(results.report)
 app.command()(results.compare)
 app.command()(measure.diagnose)
+app.command()(reproduce.reproduce)
 app.command("list")(listing.list_)

@@ -19,7 +19,8 @@ def one_line_errors(hint: str = "") -> Iterator[None]:
         _end(str(error), 2)
     except OSError as error:
         if error.errno not in FULL:
-            raise
+            where = f" {error.filename}" if error.filename else ""
+            _end(f"cannot read or write{where}: {error.strerror or error}", 2)
         _end(f"the disk is full: {error.strerror or error}; what is finished is kept{hint and ', and '}{hint}", 2)
     except KeyboardInterrupt:
         _end(f"interrupted{hint and '; '}{hint}", 130)

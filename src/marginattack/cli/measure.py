@@ -84,7 +84,7 @@ def measure(
 
         store = run(settings, out, progress=progress, tell=_tell, despite=despite_findings)
         if as_json:
-            print(json.dumps(text.as_json(store, unit=unit), indent=1))
+            print(text.dumped(text.as_json(store, unit=unit)))
         else:
             show(
                 [
@@ -92,6 +92,9 @@ def measure(
                     f"Stored in {store.path}; `marginattack report {store.path}` shows it.",
                 ]
             )
+
+        if store.manifest["verified"]["failed"]:
+            raise typer.Exit(1)
 
 
 def diagnose(

@@ -1,6 +1,5 @@
 """marginattack report and compare: reading finished runs."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -33,14 +32,14 @@ def report(
         checked_unit(unit)
         stores = [Store(run) for run in runs]
         if as_json:
-            print(json.dumps([plain.as_json(store, eps or (), unit) for store in stores], indent=1))
+            print(plain.dumped([plain.as_json(store, eps or (), unit) for store in stores]))
         elif text:
             show([line for store in stores for line in plain.as_text(store, eps or (), unit)])
         elif figures is not None:
             from marginattack.report import write_figures
 
-            for store in stores:
-                folder = figures if len(stores) == 1 else figures / store.path.name
+            for number, store in enumerate(stores, 1):
+                folder = figures if len(stores) == 1 else figures / f"{number}-{store.path.resolve().name}"
                 for path in write_figures(store.path, folder):
                     print(path)
         else:
@@ -55,14 +54,14 @@ def compare(runs: Runs, as_json: AsJson = False) -> None:
     with one_line_errors():
         from rich.table import Table
 
-        from marginattack.report.text import compared
+        from marginattack.report.text import compared, dumped
         from marginattack.store import Store
 
         if len(runs) < 2:
             raise ValueError("compare needs two runs or more: marginattack compare RUN RUN…")
         rows = compared([Store(run) for run in runs])
         if as_json:
-            print(json.dumps(rows, indent=1))
+            print(dumped(rows))
             return
         table = Table("norm", "run", "n", "median", "was", "ratio of margins", "smaller / equal / larger", "p")
         for row in rows:

@@ -79,7 +79,8 @@ def _inconsistent(columns: Columns) -> list[Finding]:
 def _wrong_throughout(columns: Columns) -> list[Finding]:
     """No input is classified rightly."""
     right = columns["prediction"] == columns["label"]
-    if len(right) < FEWEST or right.any():
+    targeted = "target" in columns and bool((columns["target"] >= 0).any())
+    if len(right) < FEWEST or right.any() or targeted:
         return []
     return [found("accuracy-zero", "no input is classified rightly", len(right), len(right))]
 

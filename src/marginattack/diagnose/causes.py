@@ -54,7 +54,7 @@ CAUSES: dict[str, Cause] = {
         "grave", "An input with NaN or infinite logits has no predicted class, so no margin; a run stops there.",
         "Look for log(0), 0/0 or an overflow on those inputs, or for a softmax followed by a log: use log_softmax."),
     "labels-outside": Cause(
-        "grave", "Labels that the model cannot predict count as misclassified.",
+        "grave", "Labels that the model has no class for cannot be measured.",
         "Use the class numbers of the data set that the model was trained on."),
     "constant-logits": Cause(
         "grave", "The prediction does not depend on the input: there is no boundary, and so no margin.",

@@ -21,7 +21,7 @@ LARGEST_COPY = 50_000_000  # parameters of a model that is copied to float64
 JUMPS = {
     "round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "bucketize", "searchsorted", "argmax", "argmin",
     "floor_divide", "quantize_per_tensor", "quantize_per_channel", "fake_quantize_per_tensor_affine_cachemask",
-    "fake_quantize_per_channel_affine_cachemask", "gt", "ge", "lt", "le",
+    "fake_quantize_per_channel_affine_cachemask", "gt", "ge", "lt", "le", "to_integer",
 }  # fmt: skip
 WEIGHTS = {"convolution", "addmm", "mm", "bmm", "baddbmm", "mv", "addmv", "_convolution", "mkldnn_convolution"}
 
@@ -170,7 +170,9 @@ class _Record(TorchDispatchMode):
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.overloadpacket.__name__.rstrip("_"))
+        to = (kwargs or {}).get("dtype")
+        whole = to is not None and not to.is_floating_point and not to.is_complex and to != torch.bool
+        self.names.append("to_integer" if whole else func.overloadpacket.__name__.rstrip("_"))
         return func(*args, **(kwargs or {}))
 
 

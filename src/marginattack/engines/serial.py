@@ -13,6 +13,6 @@ def execute(job: Job, store: Store, classifier: Classifier, batch: int, progress
     for shard, part in store.pending():
         if samples is None or shard != held:
             held, samples = shard, job.samples(store.shards[shard])
-        columns, images, about = job.compute(classifier, part, samples, batch)
+        columns, images, about = job.compute(classifier, part, samples, batch, progress)
         store.commit(part, shard, columns, images, about)
-        progress(len(store.shards[shard]))
+        progress(len(store.shards[shard]) - len(columns["id"]))  # those that were left out

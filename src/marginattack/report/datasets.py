@@ -63,6 +63,8 @@ def view(norm: str, group: Sequence[Series], binned: bool) -> View:
     top = reach(found) if len(found) else 1.0
     width = step(top)
     classes = max((series.classes for series in group), key=len)
+    if any(series.classes != classes[: len(series.classes)] for series in group):
+        classes = [str(number) for number in range(len(classes))]  # the runs name their classes differently
     names = {"series": [series.name for series in group], "from": classes, "to": classes}
     shown = _shown(group, len(classes))
     traces, moves = _traces(group)

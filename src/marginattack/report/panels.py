@@ -13,6 +13,7 @@ from marginattack.report import gallery
 from marginattack.report.charts import PLOTS, drawn
 from marginattack.report.datasets import View, bins
 from marginattack.report.summary import SYMBOL, Series, class_rows, quantile, suspects
+from marginattack.report.text import joined
 
 GRADES = ("grave", "warning", "note")
 
@@ -45,12 +46,8 @@ def comparisons(view: View) -> list[dict[str, Any]]:
     first, *others = view.group
     lines = []
     for other in others:
-        a, b = (
-            dict(zip(s.columns["input"].tolist(), s.columns["distance"].tolist(), strict=True)) for s in (first, other)
-        )
-        shared = [key for key in a if key in b]
-        if len(shared) > 1:
-            pairs = stats.paired(np.array([a[key] for key in shared]), np.array([b[key] for key in shared]))
+        pairs = joined(first.columns, other.columns)
+        if pairs is not None and pairs.n > 1:
             lines.append({"norm": view.norm, "a": first.name, "b": other.name, "pairs": pairs})
     return lines
 

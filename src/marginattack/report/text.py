@@ -1,6 +1,7 @@
 """A run as a table of text, and as JSON: accuracy, margins with their intervals, robust accuracy at given distances."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -70,7 +71,7 @@ def as_text(store: Store, eps: Sequence[float | int] = (), unit: float | int = 1
     run = as_json(store, eps, unit)
     if not run["parts"]:
         raise Refused(f"{store.path} holds no finished shard yet: the same `measure` command goes on with it")
-    table = Table("attack", "norm", "n", "accuracy", "found", "median margin", "robust accuracy at", "passes")
+    table = Table("attack", "norm", "n", "accuracy", "found", "median margin", "still right at", "passes")
     for part in run["parts"]:
         low, high = part["median_interval"]
         table.add_row(
@@ -89,7 +90,7 @@ def _remarks(store: Store, run: dict[str, Any]) -> list[str]:
     unit = " Distances are in units of 1/255." if run["unit"] != 1 else ""
     lines = [f"Intervals hold 95 %. Margins are of samples that are classified rightly.{unit}"]
     if any(part["targeted"] for part in run["parts"]):
-        lines.append("Targeted: margins are of every sample, to its target.")
+        lines.append("Targeted: margins are of every sample, to its target; still right: the target is not reached.")
     if store.pending():
         lines.append(f"Partial: {len(store.pending())} shards are missing; the same `measure` command goes on.")
     elif run["verified"]:
@@ -108,39 +109,66 @@ def _robust_line(level: dict[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None or np.isnan(value) else f"{value:.4g}"
+
+
+def dumped(tree: Any) -> str:
+    """JSON that every reader takes: what is not a number, or not finite, is null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(each) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(each) for each in value]
+        return None if isinstance(value, float) and not np.isfinite(value) else value
+
+    return json.dumps(plain(tree), indent=1, allow_nan=False)
 
 
 def compared(stores: Sequence[Store]) -> list[dict[str, Any]]:
     """Every part that the first run shares with another, joined by the inputs' fingerprints."""
     first, rows = stores[0], []
     for other in stores[1:]:
+        lone = len(other.parts) == len({each.norm for each in other.parts})
         for part in first.parts:
             for against in other.parts:
-                if part.norm == against.norm and (
-                    part.attack == against.attack or len(other.parts) == len({each.norm for each in other.parts})
-                ):
-                    rows.append(_compared(first, part, other, against))
-    if not rows:
-        raise Refused(f"{first.path} shares no norm and attack with the other runs: nothing can be compared")
-    return rows
+                if part.norm == against.norm and (part.attack == against.attack or lone):
+                    rows.append((other, part, against))
+    found = [row for other, part, against in rows if (row := _compared(first, part, other, against))]
+    if not found:
+        shared = "no norm and attack" if not rows else "no input that both classify rightly and attack alike"
+        raise Refused(f"{first.path} shares {shared} with the other runs: nothing can be compared")
+    return found
 
 
-def _compared(a: Store, part: Part, b: Store, against: Part) -> dict[str, Any]:
-    left, right = (_rightly(store, which) for store, which in ((a, part), (b, against)))
-    shared = sorted(left.keys() & right.keys())
-    if not shared:
-        raise Refused(f"{a.path} and {b.path} share no input for {part.norm}: they must hold the same images")
-    pairs = stats.paired(np.array([left[key] for key in shared]), np.array([right[key] for key in shared]))
+def _compared(a: Store, part: Part, b: Store, against: Part) -> dict[str, Any] | None:
+    pairs = joined(_columns(a, part), _columns(b, against))
+    if pairs is None:
+        return None
     return {"a": str(a.path), "b": str(b.path), "norm": part.norm, "attack_a": part.attack, "attack_b": against.attack,
             **asdict(pairs)}  # fmt: skip
 
 
-def _rightly(store: Store, part: Part) -> dict[str, float]:
-    """The distance of each input, by its fingerprint and target; a duplicate input counts once."""
-    table = store.table(["input", "target", "distance"], part)
-    keys = zip(table.column("input").to_pylist(), table.column("target").to_pylist(), strict=True)
-    return {
-        f"{key} {target}": distance
-        for (key, target), distance in zip(keys, table.column("distance").to_pylist(), strict=True)
-    }
+def _columns(store: Store, part: Part) -> dict[str, list[Any]]:
+    if not store.counted(part)[0]:
+        return {"input": []}
+    found: dict[str, list[Any]] = store.table(["input", "target", "label", "prediction", "distance"], part).to_pydict()
+    return found
+
+
+def joined(a: Mapping[str, Any], b: Mapping[str, Any]) -> stats.Pairs | None:
+    """Two results joined by input and target, where both models classify it rightly (or the attack is targeted)."""
+    left, right = _margins(a), _margins(b)
+    shared = [key for key in left if key in right]
+    if not shared:
+        return None
+    return stats.paired(np.array([left[key] for key in shared]), np.array([right[key] for key in shared]))
+
+
+def _margins(columns: Mapping[str, Any]) -> dict[tuple[str, int], float]:
+    """The distance of each input that has a margin; one that is there twice counts once."""
+    if not len(columns["input"]):
+        return {}
+    names = ("input", "target", "label", "prediction", "distance")
+    rows = zip(*(columns[name] for name in names), strict=True)
+    return {(key, int(goal)): float(size) for key, goal, label, guess, size in rows if goal >= 0 or label == guess}

@@ -21,7 +21,10 @@ from marginattack.sources.folder import open_folder
 from marginattack.sources.images import ImageSize as ImageSize
 from marginattack.sources.npz import npz, open_npz
 
-SAMPLES = {"mnist": "1,000 digits of the MNIST test set, in official order"}
+SAMPLES = {
+    "mnist": "1,000 digits of the MNIST test set, in official order",
+    "cifar10": "100 images of the CIFAR-10 test set, in official order",
+}
 
 
 def samples(name: str, limit: int | None = None) -> tuple[Tensor, Tensor]:

@@ -52,7 +52,7 @@ def open_factory(source: str) -> Opened:
             built = factory()
     if not isinstance(built, nn.Module):
         raise Refused(f"factory {source} returns a {type(built).__name__}: it must return a torch.nn.Module")
-    return Opened(module=built, content=sha256(content), was_training=in_training(built))
+    return Opened(module=built, content=sha256(content + name.encode()), was_training=in_training(built))
 
 
 @contextmanager

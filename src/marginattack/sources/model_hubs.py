@@ -50,6 +50,7 @@ def open_torchvision(name: str) -> Opened:
         image_size=ImageSize(_side(usual.resize_size), _side(usual.crop_size)),
         classes=[str(label) for label in weights.meta["categories"]] if "categories" in weights.meta else None,
         origin="torchvision metadata",
+        content=name,
         notes={"weights": weights_name if is_file else str(weights)},
     )
 
@@ -75,6 +76,7 @@ def open_timm(name: str) -> Opened:
         image_size=ImageSize(resize, crop),
         classes=[str(label) for label in labels] if labels else None,
         origin="timm metadata",
+        content=name,
         notes={"interpolation": usual["interpolation"], **({"weights": file} if file else {})},
     )
 
@@ -88,6 +90,8 @@ def open_hf(name: str) -> Opened:
     hint = "it must be an image classifier with safetensors weights and no code of its own" + (
         "" if local else "; check the name and the connection, or give a local folder"
     )
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
     with refusing(f"cannot load hf:{name}", hint):
         model = transformers.AutoModelForImageClassification.from_pretrained(
             name, trust_remote_code=False, use_safetensors=True, local_files_only=local, dtype=torch.float32
@@ -100,6 +104,7 @@ def open_hf(name: str) -> Opened:
         image_size=hf_image_size(usual),
         classes=[str(labels[key]) for key in sorted(labels)] or None,
         origin="hf image processor" if usual else "",
+        content=str(model.config.to_json_string(use_diff=False)),
     )
 
 
