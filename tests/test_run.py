@@ -43,10 +43,12 @@ def test_it_holds_what_measure_returns(run: Path) -> None:
     expected = ma.measure(small(), images, labels, "linf", attack=ma.MarginAttack(moves=20), batch=8)
     found = ma.Margins.load(run, norm="linf")
     assert found.norm == "linf"
-    for name in ("distance", "adversarial", "success", "label", "prediction", "forwards", "backwards"):
+    for name in ("success", "label", "prediction", "forwards", "backwards"):
         assert getattr(found, name).equal(getattr(expected, name)), name
+    for name in ("distance", "adversarial"):  # how far past the boundary depends on the rounding seen in each shard
+        assert torch.allclose(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-5), name
     assert found.settings["attacks"]["marginattack"].startswith("MarginAttack(moves=20")
-    assert found.summary() == expected.summary()
+    assert found.summary() == pytest.approx(expected.summary(), rel=1e-4)
 
 
 def test_a_part_must_be_named_where_there_are_several(run: Path) -> None:

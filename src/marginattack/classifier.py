@@ -15,6 +15,11 @@ Bounds = tuple[float | int, float | int] | tuple[Tensor, Tensor]
 NOISE = 1e-5  # how far outside the box, as a share of its width, an input may lie by rounding
 
 
+# An adversarial label must lead by this many units of rounding of the largest logit: four times what the company of
+# other inputs was seen to change, since a point must be adversarial in any company.
+LEAST_ROUNDING, MOST_ROUNDING = 8, 1000
+
+
 class Refused(ValueError):
     """Input that cannot be measured: one line that says what, why and what to do."""
 
@@ -72,8 +77,9 @@ class Classifier:
         weight = next((p for p in model.parameters() if p.is_floating_point()), None)
         self.model_dtype = None if weight is None else weight.dtype
         self.device = torch.device("cpu") if weight is None else weight.device
-        self.classes = 0  # this and the next are known once inputs were accepted
+        self.classes = 0  # this and the next two are known once inputs were accepted
         self.channels_last = False
+        self.rounding = float(LEAST_ROUNDING)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -223,12 +229,15 @@ class Classifier:
             hint = "remove its last softmax, or wrap it to return logits"
             raise Refused(f"model returns probabilities (they sum to 1), whose gradients vanish: {hint}")
         try:
-            alone = self.logits(x[:1])
+            alone = torch.cat([self.logits(one) for one in x.split(1)])
         except Exception:
-            alone = torch.full_like(logits[:1], torch.nan)
-        if not torch.allclose(alone, logits[:1].to(alone.dtype), rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
+            alone = torch.full_like(logits, torch.nan)
+        logits = logits.to(alone.dtype)
+        if not torch.allclose(alone, logits, rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
             why = "it is random, or normalises over the batch (BatchNorm without running statistics)"
             raise Refused(f"model gives an input other logits alone than in a batch: {why}; a margin needs a function")
+        units = (alone - logits).abs().amax(1) / (self.epsilon(x) * logits.abs().amax(1)).clamp(min=1e-300)
+        self.rounding = float(min(max(LEAST_ROUNDING, 4 * float(units.max())), MOST_ROUNDING))
         self.channels_last = self._takes_channels_last(x, logits)
         return int(logits.shape[1])
 
