@@ -35,9 +35,10 @@ def test_they_are_on_the_grid_and_adversarial(
 
 def test_where_the_grid_holds_nothing_adversarial_it_says_so(digits: tuple[Tensor, Tensor]) -> None:
     images, _ = (each[:3] for each in digits)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    head = nn.Linear(784, 10)
     with torch.no_grad():
-        model[1].bias[4] = 1000.0
+        head.bias[4] = 1000.0
+    model = nn.Sequential(nn.Flatten(), head)
     labels = torch.full((3,), 4)
     classifier = ma.Classifier(model)
     with classifier.held():

@@ -46,7 +46,7 @@ def test_it_holds_what_measure_returns(run: Path) -> None:
     for name in ("success", "label", "prediction", "forwards", "backwards"):
         assert getattr(found, name).equal(getattr(expected, name)), name
     for name in ("distance", "adversarial"):  # how far past the boundary depends on the rounding seen in each shard
-        assert torch.allclose(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-5), name
+        assert torch.allclose(getattr(found, name), getattr(expected, name), rtol=1e-3, atol=1e-4), name
     assert found.settings["attacks"]["marginattack"].startswith("MarginAttack(moves=20")
     assert found.summary() == pytest.approx(expected.summary(), rel=1e-4)
 

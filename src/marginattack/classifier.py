@@ -15,9 +15,9 @@ Bounds = tuple[float | int, float | int] | tuple[Tensor, Tensor]
 NOISE = 1e-5  # how far outside the box, as a share of its width, an input may lie by rounding
 
 
-# An adversarial label must lead by this many units of rounding of the largest logit: four times what the company of
-# other inputs was seen to change, since a point must be adversarial in any company.
-LEAST_ROUNDING, MOST_ROUNDING = 8, 1000
+# An adversarial label must lead by so many units of rounding of the largest logit, and by so many times what the
+# company of other inputs was seen to change of a logit, since a point must be adversarial in any company.
+ROUNDING, COMPANY = 8, 4
 
 
 class Refused(ValueError):
@@ -79,7 +79,7 @@ class Classifier:
         self.device = torch.device("cpu") if weight is None else weight.device
         self.classes = 0  # this and the next two are known once inputs were accepted
         self.channels_last = False
-        self.rounding = float(LEAST_ROUNDING)
+        self.company = 0.0
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -117,6 +117,10 @@ class Classifier:
             ready = ready.contiguous(memory_format=torch.channels_last)
         logits: Logits = self.model(ready)
         return logits.to(images.dtype)
+
+    def lead(self, points: Tensor, size: Tensor) -> Tensor:
+        """By how much a label must lead to be believed, for logits of these sizes."""
+        return (ROUNDING * self.epsilon(points) * size).clamp(min=COMPANY * self.company)
 
     def epsilon(self, points: Tensor) -> float:
         """The rounding unit of the logits: that of the model's precision, or of the points' where it has none."""
@@ -236,8 +240,7 @@ class Classifier:
         if not torch.allclose(alone, logits, rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
             why = "it is random, or normalises over the batch (BatchNorm without running statistics)"
             raise Refused(f"model gives an input other logits alone than in a batch: {why}; a margin needs a function")
-        units = (alone - logits).abs().amax(1) / (self.epsilon(x) * logits.abs().amax(1)).clamp(min=1e-300)
-        self.rounding = float(min(max(LEAST_ROUNDING, 4 * float(units.max())), MOST_ROUNDING))
+        self.company = min(float((alone - logits).abs().max()), 1e-3 * float(logits.abs().max()))
         self.channels_last = self._takes_channels_last(x, logits)
         return int(logits.shape[1])
 

@@ -234,7 +234,7 @@ class Problem:
                 beliefs = [self._sign * belief(logits, label) for belief in of]
             slope = [gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
             logits = logits.detach()
-            rounding = self.classifier.rounding * self.classifier.epsilon(x) * losses.scale(logits, label)
+            rounding = self.classifier.lead(x, losses.scale(logits, label))
             crossed.append(self._sign * losses.MARGIN(logits, label) + rounding < 0)
             values.append((torch.stack(beliefs).detach() + rounding - offset).nan_to_num(0.0))
             slopes.append(torch.stack(slope).flatten(2))

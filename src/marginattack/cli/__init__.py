@@ -2,7 +2,7 @@
 
 import typer
 
-from marginattack.cli import demo, listing, measure, reproduce, results
+from marginattack.cli import bench, demo, listing, measure, reproduce, results
 
 app = typer.Typer(
     help="How far is each input from the decision boundary of a classifier?",
@@ -21,4 +21,5 @@ app.command()(results.report)
 app.command()(results.compare)
 app.command()(measure.diagnose)
 app.command()(reproduce.reproduce)
+app.command()(bench.bench)
 app.command("list")(listing.list_)

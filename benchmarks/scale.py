@@ -1,0 +1,237 @@
+"""What a cluster costs and brings: overhead a shard, two workers against one, the driver's memory, and a cost model.
+
+    python benchmarks/scale.py measure     # overhead, speed-up, memory, on this machine: needs Ray
+    python benchmarks/scale.py simulate    # the cost model against a simulation with stragglers and failures
+
+Both write benchmarks/records/scale.json, each its own part. Workers have one thread each. On a machine that others use
+too the numbers say how busy it was (load average before each of them).
+"""
+
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import record
+import torch
+from torch import nn
+
+HERE = Path(__file__).parent
+SHAPES = {"tiny": (1, 4, 4), "real": (3, 32, 32)}
+
+
+def tiny() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).eval()
+
+
+def real() -> nn.Module:
+    from stream import network
+
+    return network()
+
+
+def make_data(path: Path, n: int, kind: str) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (n, *SHAPES[kind]), dtype=np.uint8)
+    model, labels = {"tiny": tiny, "real": real}[kind](), []
+    with torch.no_grad():
+        for first in range(0, n, 1000):
+            labels.append(model(torch.from_numpy(x[first : first + 1000]).float() / 255).argmax(1).numpy())
+    np.savez(path, x=x, y=np.concatenate(labels), layout="nchw")
+
+
+# --- measured ---------------------------------------------------------------------------------------------------------
+
+
+def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str) -> None:
+    """One run: what its shards took in the workers, and what they took in all; workers = 0 is the serial engine."""
+    from marginattack.engines.ray import Cluster, Crew
+    from marginattack.engines.serial import Serial, in_this_process
+    from marginattack.run import run
+    from marginattack.settings import read_settings
+
+    torch.set_num_threads(1)
+    data, name, _, moves = Path(folder) / f"{kind}-{n}.npz", *attack.partition(":")
+    if not data.exists():
+        make_data(data, int(n), kind)
+    pool: Any = Crew if int(workers) else Serial
+    measured: dict[str, float] = {}
+    measure = pool.measure
+
+    def timed(self: Any, batch: int, progress: Any) -> Any:
+        while isinstance(self, Crew) and self.cluster.alive < int(workers):  # the start is not the work
+            _wait(self)
+        wall, cpu = time.perf_counter(), time.process_time()
+        aside = measure(self, batch, progress)
+        measured.update(wall=time.perf_counter() - wall, driver_cpu=time.process_time() - cpu)
+        if isinstance(self, Crew):
+            measured.update(inside=self.seconds, shards=self.shards)
+        return aside
+
+    pool.measure = timed
+    flags = {"model": f"{__file__}:{kind}", "data": str(data), "attacks": [name], "shard": int(shard), "batch": 256}
+    if moves:
+        flags[f"attack.{name}.moves"] = int(moves)
+    out = Path(tempfile.mkdtemp(dir=folder))
+    engine = Cluster(workers=int(workers)) if int(workers) else in_this_process
+    run(
+        read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None),
+        tell=lambda finding: None, engine=engine, despite=True,
+    )  # fmt: skip
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    print(json.dumps({**measured, "peak_mib": int(status["VmHWM"].split()[0]) / 1024}))
+
+
+def _wait(crew: Any) -> None:
+    """Let the workers that are still opening join."""
+    done, _ = crew.ray.wait(list(crew.busy), num_returns=1, timeout=1)
+    for reference in done:
+        worker, _ = crew.busy.pop(reference)
+        crew._joined(worker, crew.ray.get(reference))
+        crew.idle.append(worker)
+
+
+def once(folder: str, kind: str, n: int, shard: int, attack: str, workers: int) -> dict[str, Any]:
+    load = os.getloadavg()[0]
+    arguments = [sys.executable, __file__, "child", folder, kind, str(n), str(shard), attack, str(workers)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    row = {"n": n, "shard": shard, "attack": attack, "workers": workers, "load_before": round(load, 1),
+           **json.loads(printed.splitlines()[-1])}  # fmt: skip
+    print(row, flush=True)
+    return row
+
+
+def measured() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        overhead = [once(folder, "tiny", 1200, 4, "fgsm", 1) for _ in range(3)]
+        for row in overhead:
+            row["overhead_ms"] = 1e3 * (row["wall"] - row["inside"]) / row["shards"]
+            row["driver_cpu_ms"] = 1e3 * row["driver_cpu"] / row["shards"]
+        pairs = [[once(folder, "real", 512, 16, "marginattack:100", workers) for workers in (1, 2)] for _ in range(3)]
+        memory = [once(folder, "tiny", n, 500, "fgsm", 2) for n in (1_000, 10_000, 100_000)]
+    return {
+        "overhead": overhead, "overhead_ms": statistics.median(row["overhead_ms"] for row in overhead),
+        "pairs": pairs, "speedup": [one["wall"] / two["wall"] for one, two in pairs], "memory": memory,
+    }  # fmt: skip
+
+
+# --- modelled and simulated -------------------------------------------------------------------------------------------
+
+
+def modelled(
+    workers: int, shards: int, seconds: float, *, overhead: float, start: float, spread: float, failures: float,
+    again: float,
+) -> float:  # fmt: skip
+    """Seconds that a run takes.
+
+    ``seconds`` a shard (mean; ``spread`` is its coefficient of variation), ``overhead`` of the engine a shard,
+    ``start`` until a worker has opened the model, ``failures`` a worker and second, ``again`` until a lost worker is
+    back. Work is lost half a shard at a time; at the end the others wait for the last one, which is half a shard where
+    shards are alike, and longer where the longest of those under way is.
+    """
+    each = (seconds + overhead) * (1 + failures * (seconds / 2 + again))
+    longest = seconds * math.exp(_sigma(spread) * math.sqrt(2 * math.log(max(min(workers, shards), 2))))
+    tail = longest / 2 * (1 - 1 / workers) if shards > workers else longest - seconds
+    return start + max(shards / workers, 1) * each + tail
+
+
+def simulated(
+    workers: int, shards: int, seconds: float, *, overhead: float, start: float, spread: float, failures: float,
+    again: float, seed: int = 0,
+) -> float:  # fmt: skip
+    """The same, event by event: whoever is free takes the next shard; who fails puts it back and is away a while."""
+    draw, sigma = random.Random(seed), _sigma(spread)
+    times = [seconds * math.exp(draw.gauss(-(sigma**2) / 2, sigma)) for _ in range(shards)]
+    free = [(start, worker) for worker in range(workers)]
+    queue, end = list(range(shards))[::-1], 0.0
+    waiting: list[tuple[float, int]] = []  # shards that come back when their worker's loss is noticed
+    while queue or waiting:
+        now, worker = heappop(free)
+        while waiting and waiting[0][0] <= now:
+            queue.insert(0, heappop(waiting)[1])
+        if not queue:
+            if waiting:
+                heappush(free, (waiting[0][0], worker))
+            continue
+        shard = queue.pop()
+        lasts = times[shard] + overhead
+        lost = draw.expovariate(failures) if failures else math.inf
+        if lost < lasts:
+            heappush(waiting, (now + lost, shard))
+            heappush(free, (now + lost + again, worker))
+        else:
+            end = max(end, now + lasts)
+            heappush(free, (now + lasts, worker))
+    return end
+
+
+def _sigma(spread: float) -> float:
+    """Of the logarithm of a log-normal with this coefficient of variation."""
+    return math.sqrt(math.log(1 + spread**2))
+
+
+def projected(overhead: float) -> list[dict[str, Any]]:
+    """One audit of 48 GPU hours on 1 to 1,000 GPUs: by the rule for the size of shards, and with shards of a minute."""
+    rows = []
+    work = 48 * 3600.0
+    for workers in (1, 2, 8, 32, 128, 512, 1000):
+        for rule in ("rule", "minute"):
+            seconds = min(60.0, max(1.0, work / (20 * workers))) if rule == "rule" else 60.0
+            about = {"overhead": overhead, "start": 60.0, "spread": 0.3, "failures": 1 / (24 * 3600), "again": 120.0}
+            shards = round(work / seconds)
+            found = [simulated(workers, shards, seconds, seed=seed, **about) for seed in range(20)]
+            model = modelled(workers, shards, seconds, **about)
+            rows.append({
+                "gpus": workers, "sized_by": rule, "shard_seconds": seconds, "shards": shards, "model_s": model,
+                "simulated_s": statistics.mean(found), "simulated_worst_s": max(found),
+                "efficiency": work / workers / statistics.mean(found),
+            })  # fmt: skip
+    return rows
+
+
+def against_measured(numbers: dict[str, Any]) -> list[dict[str, Any]]:
+    """The simulation of the small runs that were measured, with their own seconds a shard."""
+    rows = []
+    for pair in numbers["pairs"]:
+        for row in pair:
+            each = row["inside"] / row["shards"]
+            about = {
+                "overhead": numbers["overhead_ms"] / 1e3,
+                "start": 0.0,
+                "spread": 0.1,
+                "failures": 0.0,
+                "again": 0.0,
+            }
+            expected = simulated(row["workers"], int(row["shards"]), each, **about)
+            rows.append({"workers": row["workers"], "measured_s": row["wall"], "simulated_s": expected})
+    return rows
+
+
+def main(what: str) -> None:
+    file = record.RECORDS / "scale.json"
+    numbers = json.loads(file.read_text())["numbers"] if file.exists() else {}
+    if what == "measure":
+        numbers["measured"] = measured()
+    overhead = numbers["measured"]["overhead_ms"] / 1e3
+    numbers |= {"projected": projected(overhead), "against_measured": against_measured(numbers["measured"])}
+    for row in [*numbers["projected"], *numbers["against_measured"]]:
+        print(row)
+    record.write("scale", numbers)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "child":
+        child(*sys.argv[2:])
+    else:
+        main(sys.argv[1])

@@ -1,0 +1,18 @@
+"""An attack from elsewhere, made up by a test."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from marginattack.peers import Peer
+from marginattack.peers.guest import Guest
+from marginattack.peers.peer import Entry, Library
+
+
+def stranger(run: Callable[[Guest], Tensor]) -> Peer:
+    entry = Entry("attack", ("l2",), lambda plan: {})
+    library = Library(
+        distribution="made here", load=lambda: None, run=lambda module, call, settings, guest, plan: run(guest),
+        entries={},
+    )  # fmt: skip
+    return Peer(name="stranger", library=library, entry=entry)
