@@ -1,9 +1,10 @@
 """What a cluster costs and brings: overhead a shard, two workers against one, the driver's memory, and a cost model.
 
     python benchmarks/scale.py measure     # overhead, speed-up, memory, on this machine: needs Ray
+    python benchmarks/scale.py memory      # the last of these alone
     python benchmarks/scale.py simulate    # the cost model against a simulation with stragglers and failures
 
-Both write benchmarks/records/scale.json, each its own part. Workers have one thread each. On a machine that others use
+All write benchmarks/records/scale.json, each its own part. Workers have one thread each. On a machine that others use
 too the numbers say how busy it was (load average before each of them).
 """
 
@@ -27,6 +28,7 @@ import torch
 from torch import nn
 
 HERE = Path(__file__).parent
+SAMPLES = (1_000, 10_000, 100_000)  # whose memory is measured
 SHAPES = {"tiny": (1, 4, 4), "real": (3, 32, 32)}
 
 
@@ -73,7 +75,7 @@ def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str)
             _wait(self)
         wall, cpu = time.perf_counter(), time.process_time()
         aside = measure(self, batch, progress)
-        measured.update(wall=time.perf_counter() - wall, driver_cpu=time.process_time() - cpu)
+        measured.update(wall=time.perf_counter() - wall, driver_cpu=time.process_time() - cpu, peak_measuring=_peak())
         if isinstance(self, Crew):
             measured.update(inside=self.seconds, shards=self.shards)
         return aside
@@ -88,8 +90,13 @@ def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str)
         read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None),
         tell=lambda finding: None, engine=engine, despite=True,
     )  # fmt: skip
+    print(json.dumps({**measured, "peak_mib": _peak()}))
+
+
+def _peak() -> float:
+    """The most memory that this process held so far, in MiB."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    print(json.dumps({**measured, "peak_mib": int(status["VmHWM"].split()[0]) / 1024}))
+    return int(status["VmHWM"].split()[0]) / 1024
 
 
 def _wait(crew: Any) -> None:
@@ -119,7 +126,7 @@ def measured() -> dict[str, Any]:
             row["overhead_ms"] = 1e3 * (row["wall"] - row["inside"]) / row["shards"]
             row["driver_cpu_ms"] = 1e3 * row["driver_cpu"] / row["shards"]
         pairs = [[once(folder, "real", 512, 16, "marginattack:100", workers) for workers in (1, 2)] for _ in range(3)]
-        memory = [once(folder, "tiny", n, 500, "fgsm", 2) for n in (1_000, 10_000, 100_000)]
+        memory = [once(folder, "tiny", n, 500, "fgsm", 2) for n in SAMPLES]
     return {
         "overhead": overhead, "overhead_ms": statistics.median(row["overhead_ms"] for row in overhead),
         "pairs": pairs, "speedup": [one["wall"] / two["wall"] for one, two in pairs], "memory": memory,
@@ -218,11 +225,42 @@ def against_measured(numbers: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def page(numbers: dict[str, Any]) -> list[str]:
+    """The lines of docs/scale.md that come from the record."""
+    lines = ["| GPUs | seconds a shard | shards | model | simulated, mean (worst of 20) | GPU hours | efficiency |",
+             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for row in numbers["projected"]:
+        if row["sized_by"] == "rule":
+            lines.append(
+                f"| {row['gpus']:,} | {row['shard_seconds']:.0f} | {row['shards']:,} | {_span(row['model_s'])} "
+                f"| {_span(row['simulated_s'])} ({_span(row['simulated_worst_s'])}) "
+                f"| {row['gpus'] * row['simulated_s'] / 3600:.0f} | {row['efficiency']:.0%} |"
+            )
+    lines += ["| workers | measured | simulated |", "|---|---|---|"]
+    lines += [
+        f"| {row['workers']} | {row['measured_s']:.1f} s | {row['simulated_s']:.1f} s |"
+        for row in numbers["against_measured"]
+    ]
+    lines += ["| samples | driver's peak until all is measured | and until the run is diagnosed |", "|---|---|---|"]
+    lines += [
+        f"| {row['n']:,} | {row['peak_measuring']:.0f} MiB | {row['peak_mib']:.0f} MiB |"
+        for row in numbers["measured"]["memory"]
+    ]
+    return lines
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+
+
 def main(what: str) -> None:
     file = record.RECORDS / "scale.json"
     numbers = json.loads(file.read_text())["numbers"] if file.exists() else {}
     if what == "measure":
         numbers["measured"] = measured()
+    if what == "memory":
+        with tempfile.TemporaryDirectory() as folder:
+            numbers["measured"]["memory"] = [once(folder, "tiny", n, 500, "fgsm", 2) for n in SAMPLES]
     overhead = numbers["measured"]["overhead_ms"] / 1e3
     numbers |= {"projected": projected(overhead), "against_measured": against_measured(numbers["measured"])}
     for row in [*numbers["projected"], *numbers["against_measured"]]:

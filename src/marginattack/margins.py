@@ -117,7 +117,9 @@ class Margins:
     @staticmethod
     def load(path: str | os.PathLike[str], *, norm: str | None = None, attack: str | None = None) -> "Margins":
         """Read what ``save`` wrote, or one part of a run folder: name its norm and attack where it has several."""
-        if Path(path).is_dir():
+        from marginattack.places import place
+
+        if place(path).is_dir():
             from marginattack.store import Store
 
             store = Store(path)

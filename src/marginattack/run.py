@@ -7,16 +7,14 @@ from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from marginattack.classifier import Classifier, Refused
 from marginattack.diagnose import MAY_FAIL, Finding, afterwards, probe
-from marginattack.engines import serial
-from marginattack.job import Job, check_labels, choose_batch, examine, fingerprint, open_job
-from marginattack.norms import NORMS, Norm
+from marginattack.engines import Engine, SetAside
+from marginattack.engines.serial import in_this_process
+from marginattack.job import Job, check_labels, examine, open_job
+from marginattack.norms import NORMS
 from marginattack.settings import Settings
-from marginattack.shapes import Mask
 from marginattack.store import Part, Store, locked, now
 from marginattack.trace import trace
 
@@ -32,7 +30,7 @@ Progress: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[int]
 
 def run(
     settings: Settings, out: str | os.PathLike[str], *, progress: Progress, tell: Callable[[Finding], None],
-    despite: bool = False,
+    despite: bool = False, engine: Engine = in_this_process,
 ) -> Store:  # fmt: skip
     """Measure what the settings say, into the folder; go on where an earlier run of the same settings stopped.
 
@@ -53,75 +51,35 @@ def run(
         store = Store.begin(out, job.identity(), job.about())
         store.note([asdict(finding) for finding in before])
         sessions = store.manifest["sessions"]
-        classifier.chunk = batch = (
-            sessions[0]["batch"] if sessions and not settings.batch else choose_batch(job, classifier)
-        )
-        store.update(sessions=[*sessions, job.session(batch, classifier.device)])
-        with progress("measuring", sum(len(store.shards[shard]) for shard, _ in store.pending())) as advance:
-            serial.execute(job, store, classifier, batch, advance)
-        with progress("checking", len(job.order) * len(job.parts)) as advance:
-            verified = verify(store, classifier, advance)
+        with engine(job, store, classifier) as pool:
+            batch = sessions[0]["batch"] if sessions and not settings.batch else pool.batch()
+            classifier.chunk = batch
+            store.update(sessions=[*sessions, job.session(batch, classifier.device)])
+            with progress("measuring", sum(len(store.shards[shard]) for shard, _ in store.pending())) as advance:
+                aside = pool.measure(batch, advance)
+            session = store.manifest["sessions"][-1] | pool.about()
+            store.update(sessions=[*sessions, session], set_aside=[asdict(each) for each in aside])
+            with progress("checking", len(job.order) * len(job.parts)) as advance:
+                verified = pool.check(advance)
         store.keep_traces(_traces(job, store, classifier))
         after = [
-            *_failed(verified), *_mixed(store), *afterwards(store.columns()), *_probes(job, store, classifier)
+            *_aside(aside, store), *_failed(verified), *_mixed(store), *afterwards(store.columns()),
+            *_probes(job, store, classifier),
         ]  # fmt: skip
         for finding in after:
             tell(finding)
         store.note([asdict(finding) for finding in [*before, *after]])
-        store.update(verified={**verified, "at": now()}, finished=now())
+        store.update(verified={**verified, "at": now()}, finished=None if aside else now())
     return store
-
-
-def verify(store: Store, classifier: Classifier, advance: Callable[[int], None]) -> dict[str, int]:
-    """Read every stored row back and check it on the bare model: how many rows, and how many fail."""
-    rows = failed = 0
-    for shard, places in enumerate(store.shards):
-        for part in store.parts:
-            inputs = store.table(["input"], part, shard).column("input").to_pylist()
-            right = _rows_hold(
-                store.images(part, shard), store.numbers(part, shard), inputs, NORMS[part.norm], classifier
-            )
-            rows, failed = rows + len(right), failed + int((~right).sum())
-            advance(len(places))
-    return {"rows": rows, "failed": failed}
-
-
-def _rows_hold(
-    images: dict[str, Tensor], column: dict[str, Tensor], inputs: list[str], norm: Norm, classifier: Classifier
-) -> Mask:
-    """Whether each row of a shard is what it says: its input, its distance, its adversarial label, inside the box."""
-    x, adversarial, success, target = images["original"], images["adversarial"], column["success"], column["target"]
-    if len(x) == 0:
-        return success
-    distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
-    with classifier.held():
-        label, guess = classifier.recheck(adversarial), classifier.recheck(x)
-    reached = torch.where(target >= 0, label == target, label != column["label"])
-    inside = ((adversarial >= 0) & (adversarial <= 1)).flatten(1).all(1)
-    same = torch.tensor([fingerprint(a) == b for a, b in zip(x, inputs, strict=True)])
-    close = torch.isclose(distance, column["distance"], rtol=1e-9, atol=0)
-    shown = reached & inside & close & (label == column["adversarial_label"])
-    same &= (images["id"] == column["id"]) & (guess == column["prediction"])
-    if "adversarial_255" in images:
-        same &= _lattice_holds(images, column, norm, classifier)
-    return same & torch.where(success, shown, torch.isinf(column["distance"]))
-
-
-def _lattice_holds(images: dict[str, Tensor], column: dict[str, Tensor], norm: Norm, classifier: Classifier) -> Mask:
-    """Whether each 8-bit image is adversarial at its distance; one that is infinitely far says nothing."""
-    x, point, distance, target = images["original"], images["adversarial_255"], column["distance_255"], column["target"]
-    point = (point / 255).to(x)
-    with classifier.held():
-        label = classifier.recheck(point)
-    reached = torch.where(target >= 0, label == target, label != column["label"])
-    size = norm.size((point - x).double().flatten(1))[:, 0]
-    return torch.isinf(distance) | (reached & torch.isclose(size, distance, rtol=1e-6, atol=1e-9))
 
 
 def _traces(job: Job, store: Store, classifier: Classifier) -> Iterator[tuple[Part, dict[str, list[Any]]]]:
     """What each attack did to the first few samples that are classified rightly."""
     for part in job.parts:
-        columns, images = store.numbers(part, 0), store.images(part, 0)
+        shard = store.first(part)
+        if shard is None:
+            continue
+        columns, images = store.numbers(part, shard), store.images(part, shard)
         rows = (columns["label"] == columns["prediction"]).nonzero()[:, 0][:TRACED]
         if len(rows) == 0:
             continue
@@ -132,6 +90,19 @@ def _traces(job: Job, store: Store, classifier: Classifier) -> Iterator[tuple[Pa
                 classifier, x, y, NORMS[part.norm], job.attacks[part.attack], budget=job.settings.budget, targets=a,
                 seed=job.settings.seed, ids=images["id"][rows],
             )  # fmt: skip
+
+
+def _aside(aside: list[SetAside], store: Store) -> Iterator[Finding]:
+    """Shards that failed whatever was tried."""
+    if aside:
+        named = "; ".join(f"{each.attack} {each.norm} shard {each.shard} ({each.error})" for each in aside[:5])
+        more = f" and {len(aside) - 5} more" if len(aside) > 5 else ""
+        yield Finding(
+            code="shards-set-aside", grade="grave", samples=sum(len(store.shards[each.shard]) for each in aside),
+            of=store.manifest["samples"] * len(store.parts), seen=f"shards failed again and again: {named}{more}",
+            meaning="Their samples have no rows: whatever is computed from this run leaves them out.",
+            advice="Find out why (manifest.json lists all of them under set_aside); the same command tries them again.",
+        )  # fmt: skip
 
 
 def _failed(verified: dict[str, int]) -> Iterator[Finding]:
@@ -165,7 +136,10 @@ def _probes(job: Job, store: Store, classifier: Classifier) -> Iterator[Finding]
         return
     wanted = [part for part in job.parts[: len(job.settings.norms)] if part.attack not in MAY_FAIL]
     for part in wanted:
-        images, column = store.images(part, 0), store.numbers(part, 0)
+        shard = store.first(part)
+        if shard is None:
+            continue
+        images, column = store.images(part, shard), store.numbers(part, shard)
         rows = (column["label"] == column["prediction"]).nonzero()[:, 0][: min(PROBED, room)]
         spent = (column["forwards"] + column["backwards"])[rows]
         if len(rows) < 4 or float(spent.double().median()) < FAIR:

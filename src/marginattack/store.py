@@ -6,25 +6,27 @@
     RUN/images/<attack>-<norm>/part-00000.parquet      the inputs and their adversarial images
     RUN/traces.parquet                                 what the attacks did, look by look, to a few samples
 
-A shard is there once its margins file is: images are written first, each file under another name, flushed and renamed.
+A shard is there once its margins file is: images are written first, each file whole or not at all (``places``).
 Names are deterministic, so whoever computes a shard again writes the same file.
 """
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from marginattack.classifier import Refused
+from marginattack.leases import locked as locked
+from marginattack.leases import still_ours
 from marginattack.margins import Margins
+from marginattack.places import make, place, sweep, whole
 
 FORMAT = 1
 GROUP = 2**22  # pixels of a row group of images: what is read for one image
@@ -68,7 +70,7 @@ class Store:
     """A run folder. Writing is for whoever holds the lock; reading is for everybody, at any time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = place(path)
         try:
             self.manifest: dict[str, Any] = json.loads((self.path / "manifest.json").read_text())
             if not isinstance(self.manifest, dict):
@@ -94,10 +96,9 @@ class Store:
 
         ``identity`` is all that the results depend on, and must agree; ``about`` is the rest of a new manifest.
         """
-        path = Path(path)
+        path = place(path)
         cls.compatible(path, identity)
-        for scratch in path.rglob(".*.tmp"):
-            scratch.unlink()
+        sweep(path)
         if any(path.glob("margins/*/part-*.parquet")):
             return cls(path)
         manifest = {"format": FORMAT, "identity": identity, **about}
@@ -107,7 +108,7 @@ class Store:
     @classmethod
     def compatible(cls, path: str | os.PathLike[str], identity: dict[str, Any]) -> None:
         """Refuse a folder that holds results of other settings, or things that are no run."""
-        path = Path(path)
+        path = place(path)
         if (path / "manifest.json").exists():
             if any(path.glob("margins/*/part-*.parquet")):
                 _same(path, cls(path).manifest["identity"], identity)
@@ -131,7 +132,18 @@ class Store:
     def pending(self) -> list[tuple[int, Part]]:
         """The shards that are not there yet, in order."""
         every = ((shard, part) for shard in range(len(self.shards)) for part in self.parts)
-        return [(shard, part) for shard, part in every if not self.has(part, shard)]
+        there = {str(file) for kind in ("images", "margins") for file in self.path.glob(f"{kind}/*/part-*.parquet")}
+        return [(s, p) for s, p in every if not {str(self.file(kind, p, s)) for kind in ("images", "margins")} <= there]
+
+    def finished(self) -> list[tuple[int, Part]]:
+        """The shards that are there, in order."""
+        pending = set(self.pending())
+        every = [(shard, part) for shard in range(len(self.shards)) for part in self.parts]
+        return [each for each in every if each not in pending]
+
+    def first(self, part: Part) -> int | None:
+        """The first shard of a part that is there."""
+        return next((shard for shard in range(len(self.shards)) if self.has(part, shard)), None)
 
     def has(self, part: Part, shard: int) -> bool:
         """Whether a shard is there, its images and its margins."""
@@ -143,6 +155,7 @@ class Store:
         """Write a shard: its images, then its margins, which is what makes it count."""
         import pyarrow as pa
 
+        still_ours(self.path)
         shape = list(images["original"].shape[1:])
         flat = {name: _fixed_lists(tensor) for name, tensor in images.items()}
         table = pa.table({"id": pa.array(_plain(columns["id"]), pa.int64()), **flat})
@@ -153,6 +166,14 @@ class Store:
         types = {name: pa.type_for_alias(kind) for name, kind in COLUMNS.items() if name in every}
         table = pa.table({name: pa.array(_plain(every[name]), kind) for name, kind in types.items()})
         _write_table(self.file("margins", part, shard), table, {"shard": shard, **about})
+
+    def still_ours(self) -> None:
+        """Refuse to go on where another process took the run over, as can happen on an object store."""
+        still_ours(self.path)
+
+    def sweep(self) -> None:
+        """Take away what workers began and never finished."""
+        sweep(self.path)
 
     def table(self, columns: Sequence[str] | None = None, part: Part | None = None, shard: int | None = None) -> Any:
         """The margins of every shard that is there, or of one, as a pyarrow Table, one row a sample and part."""
@@ -254,27 +275,9 @@ class Store:
 
     def update(self, **about: Any) -> None:
         """Add to the manifest what was learnt on the way."""
+        still_ours(self.path)
         self.manifest.update(about)
         _write(self.path / "manifest.json", (json.dumps(self.manifest, indent=1) + "\n").encode())
-
-
-@contextmanager
-def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """The folder, made if need be, for this process alone. The lock dies with its process, however that ends."""
-    import fcntl
-
-    path = Path(path)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = open(path / ".lock", "w")  # noqa: SIM115
-    except OSError as error:
-        raise Refused(f"cannot write the run folder {path}: {error.strerror or error}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(f"{path} is in use by another process: wait for it, or give another --out") from None
-        yield
 
 
 def now() -> str:
@@ -282,14 +285,18 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _same(path: Path, before: Any, after: Any) -> None:
-    """Refuse to mix results of different settings, and say which differ."""
+def differences(before: Any, after: Any) -> str:
+    """Which settings differ, in words; nothing where none does."""
     old, new = _flat(before), _flat(after)
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    if differing:
-        shown = "; ".join(f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}" for name in differing[:3])
-        more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
-        raise Refused(f"{path} holds a run with other settings ({shown}{more}): give another --out or those settings")
+    shown = "; ".join(f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}" for name in differing[:3])
+    return shown + (f" and {len(differing) - 3} more" if len(differing) > 3 else "")
+
+
+def _same(path: Path, before: Any, after: Any) -> None:
+    """Refuse to mix results of different settings, and say which differ."""
+    if changed := differences(before, after):
+        raise Refused(f"{path} holds a run with other settings ({changed}): give another --out or those settings")
 
 
 def _flat(tree: Any, name: str = "") -> dict[str, Any]:
@@ -319,8 +326,8 @@ def _write_table(path: Path, table: Any, about: dict[str, Any], rows: int | None
     import pyarrow.parquet as pq
 
     table = table.replace_schema_metadata({"marginattack": json.dumps({"format": FORMAT, **about})})
-    _make(path.parent)
-    with _scratch(path) as file:
+    make(path.parent)
+    with whole(path) as file:
         pq.write_table(table, file, row_group_size=rows, compression="zstd", compression_level=1)
 
 
@@ -337,40 +344,8 @@ def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with _scratch(path) as file:
+    with whole(path) as file:
         file.write(content)
-
-
-@contextmanager
-def _scratch(path: Path) -> Iterator[IO[bytes]]:
-    """A file under another name, which takes its place when all of it is on the disk."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(scratch, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
-    _flush(path.parent)
-
-
-def _make(folder: Path) -> None:
-    """A folder, and those above it, on the disk."""
-    if not folder.exists():
-        _make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _flush(folder.parent)
-
-
-def _flush(folder: Path) -> None:
-    """What a folder lists, on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _first_line(error: BaseException) -> str:

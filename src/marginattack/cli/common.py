@@ -2,12 +2,14 @@
 
 import errno
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+MINUTE = 60.0
 
 
 @contextmanager
@@ -32,8 +34,11 @@ def _end(message: str, code: int) -> None:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr with rate and time left; nothing when that is no terminal."""
+def progress(what: str, total: int, note: Callable[[], str] | None = None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr with rate and time left, and whatever ``note`` says.
+
+    Nothing when that is no terminal; with a note, which long runs have, a line a minute for their logs.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Task as RichTask
@@ -43,8 +48,33 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
         def render(self, task: RichTask) -> Text:
             return Text(f"{task.speed:.1f}/s" if task.speed else "")
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    class Note(ProgressColumn):
+        def render(self, task: RichTask) -> Text:
+            return Text(note() if note else "")
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(), Note()
+    )  # fmt: skip
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
+        if note is None or console.is_terminal:
+            yield lambda done: bar.advance(task, done)
+        else:
+            yield _logged(what, total, note)
+
+
+def _logged(what: str, total: int, note: Callable[[], str]) -> Callable[[int], None]:
+    """A line on stderr a minute."""
+    began = last = time.monotonic()
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done, last
+        done, now = done + more, time.monotonic()
+        if now - last >= MINUTE:
+            last, rate = now, done / (now - began)
+            left = f", {(total - done) / rate / 60:.0f} min left" if rate else ""
+            print(f"marginattack: {what} {done}/{total}, {rate:.1f}/s, {note()}{left}", file=sys.stderr, flush=True)
+
+    return advance

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from marginattack.cli.results import AsJson, Unit, checked_unit, show
 
 if TYPE_CHECKING:
     from marginattack.diagnose import Finding
+    from marginattack.engines.ray import Cluster
 
 MODELS = (
     "zoo:NAME, file.py:factory or pkg.mod:factory (Python code, which is executed), .pt2, .onnx, "
@@ -44,12 +46,16 @@ OnlyCorrect = Annotated[bool | None, typer.Option("--only-correct", help="Leave 
 Lattice = Annotated[int | None, typer.Option(help="255: also find images that are adversarial at 8 bits.")]
 Batch = Annotated[int | None, typer.Option(help="Samples side by side; by default as many as fit into memory.")]
 Despite = Annotated[bool, typer.Option("--despite-findings", help="Measure also after a grave finding.")]
+EngineName = Annotated[str, typer.Option("--engine", help="serial: in this process; ray: on a Ray cluster.")]
+RayAddress = Annotated[str | None, typer.Option(help="Ray cluster: auto, or HOST:PORT; else one on this machine.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Ray: processes; one a GPU, or one a core without GPUs.")]
+Gpus = Annotated[float | None, typer.Option(min=0, help="Ray: GPUs of each worker; also a part of one, as 0.5.")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings as TOML and stop.")]
 
 
 def measure(
     model: Model = None, data: DataSource = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder to write, or to go on with.")] = None,
+    out: Annotated[str | None, typer.Option(help="Run folder to write or go on with; or s3://bucket/folder.")] = None,
     norm: Annotated[list[str] | None, typer.Option(help="l2, linf, l1 or l0; repeat.")] = None,
     attack: Attack = None,
     budget: Annotated[int | None, typer.Option(help="Forwards + backwards a sample, never exceeded.")] = None,
@@ -59,6 +65,7 @@ def measure(
     labels: Labels = None, split: Split = None, image_size: ImageSize = None, limit: Limit = None,
     shuffle: Shuffle = None, expect_accuracy: Expect = None, device: Device = None, batch: Batch = None,
     config: Config = None, set_: Set = None, print_config: PrintConfig = False, despite_findings: Despite = False,
+    engine: EngineName = "serial", address: RayAddress = None, workers: Workers = None, gpus_per_worker: Gpus = None,
     unit: Unit = 1, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Measure the margins of a data set on a model, into a run folder; the same command goes on where it stopped."""
@@ -79,10 +86,15 @@ def measure(
             return
         if out is None:
             raise ValueError("no run folder is stated: give --out RUN")
+        cluster = _cluster(engine, address, workers, gpus_per_worker)
+        from marginattack.engines.serial import in_this_process
         from marginattack.report import text
         from marginattack.run import run
 
-        store = run(settings, out, progress=progress, tell=_tell, despite=despite_findings)
+        store = run(
+            settings, out, tell=_tell, despite=despite_findings, engine=cluster or in_this_process,
+            progress=partial(progress, note=cluster.note) if cluster else progress,
+        )  # fmt: skip
         if as_json:
             print(text.dumped(text.as_json(store, unit=unit)))
         else:
@@ -93,7 +105,7 @@ def measure(
                 ]
             )
 
-        if store.manifest["verified"]["failed"]:
+        if store.manifest["verified"]["failed"] or store.manifest["set_aside"]:
             raise typer.Exit(1)
 
 
@@ -126,6 +138,20 @@ def diagnose(
             print("nothing found: margins of this model can be measured")
         if any(finding.grade == "grave" for finding in findings):
             raise typer.Exit(1)
+
+
+def _cluster(engine: str, address: str | None, workers: int | None, gpus: float | None) -> "Cluster | None":
+    """The engine that is named, where it is not this process."""
+    if engine == "ray":
+        from marginattack.engines.ray import Cluster
+
+        return Cluster(address=address, workers=workers, gpus=gpus)
+    if engine != "serial":
+        raise ValueError(f"no engine is named {engine!r}: choose from serial, ray")
+    for flag, value in (("--address", address), ("--workers", workers), ("--gpus-per-worker", gpus)):
+        if value is not None:
+            raise ValueError(f"{flag} {value} is for a cluster: add --engine ray")
+    return None
 
 
 def _tell(finding: "Finding") -> None:

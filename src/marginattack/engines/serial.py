@@ -1,18 +1,52 @@
 """One shard after another, in this process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from marginattack.classifier import Classifier
-from marginattack.job import Job
+from marginattack.engines import Pool, SetAside
+from marginattack.job import Job, choose_batch
+from marginattack.readback import check_shard
 from marginattack.store import Store
 
 
-def execute(job: Job, store: Store, classifier: Classifier, batch: int, progress: Callable[[int], None]) -> None:
-    """Compute and commit whatever is missing. Each shard's samples are read once for all its parts."""
-    held, samples = -1, None
-    for shard, part in store.pending():
-        if samples is None or shard != held:
-            held, samples = shard, job.samples(store.shards[shard])
-        columns, images, about = job.compute(classifier, part, samples, batch, progress)
-        store.commit(part, shard, columns, images, about)
-        progress(len(store.shards[shard]) - len(columns["id"]))  # those that were left out
+@contextmanager
+def in_this_process(job: Job, store: Store, classifier: Classifier) -> Iterator[Pool]:
+    """The engine."""
+    yield Serial(job, store, classifier)
+
+
+@dataclass(frozen=True)
+class Serial(Pool):
+    """One process, with the model as it was opened."""
+
+    job: Job
+    store: Store
+    classifier: Classifier
+
+    def batch(self) -> int:
+        return choose_batch(self.job, self.classifier)
+
+    def measure(self, batch: int, progress: Callable[[int], None]) -> list[SetAside]:
+        """Each shard's samples are read once for all its parts. What fails ends the run."""
+        held, samples = -1, None
+        for shard, part in self.store.pending():
+            if samples is None or shard != held:
+                held, samples = shard, self.job.samples(self.store.shards[shard])
+            columns, images, about = self.job.compute(self.classifier, part, samples, batch, progress)
+            self.store.commit(part, shard, columns, images, about)
+            progress(len(self.store.shards[shard]) - len(columns["id"]))  # those that were left out
+        return []
+
+    def check(self, progress: Callable[[int], None]) -> dict[str, int]:
+        rows = failed = 0
+        for shard, part in self.store.finished():
+            found = check_shard(self.store, self.classifier, part, shard)
+            rows, failed = rows + found[0], failed + found[1]
+            progress(len(self.store.shards[shard]))
+        return {"rows": rows, "failed": failed}
+
+    def about(self) -> dict[str, Any]:
+        return {}

@@ -1,0 +1,145 @@
+"""A real cluster of two nodes on this machine, and everything that can be killed in one run. Slow."""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from object_store import fetched, s3_server
+from processes import alive, below, command, listening
+from run_folders import ENVIRONMENT, call, content, scratch
+from run_folders import command as measure
+from test_ray import RAY, gone
+
+from marginattack.store import Store
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
+pytestmark = pytest.mark.slow
+
+SAMPLES = 320
+
+
+@contextmanager
+def two_nodes() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+    """Where the cluster is, and the environment in which it can be reached."""
+    environment = {
+        **ENVIRONMENT, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="two-nodes-") as folder:
+        script = Path(__file__).parent / "two_nodes.py"
+        process = subprocess.Popen(
+            [sys.executable, str(script), folder], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        started: set[int] = set()
+        try:
+            about = json.loads(process.stdout.readline())
+            started = below(process.pid)
+            yield about, environment
+        finally:
+            started |= below(process.pid)
+            process.communicate(timeout=60)  # its input ends
+    gone(started)
+
+
+def shards(run: Path) -> int:
+    return len(list(run.glob("margins/*/*.parquet")))
+
+
+def until(condition: Any, process: subprocess.Popen[Any], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "it ended before anything could be killed"
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def workers(raylets: list[int]) -> list[int]:
+    """The processes that hold the model."""
+    every = {pid for raylet in raylets if raylet in alive() for pid in below(raylet)}
+    return [pid for pid in every if command(pid).startswith("ray::Worker")]
+
+
+def test_a_worker_a_node_and_the_driver_are_killed_and_no_row_is_lost_or_double(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with two_nodes() as (cluster, environment):
+        arguments = measure(tmp_path, run, *RAY, "--address", cluster["address"], model="slow", n=SAMPLES)
+        driver = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        until(lambda: shards(run) >= 3 and len(workers(cluster["raylets"])) == 2, driver)
+        assert listening({*below(driver.pid), *below(cluster["raylets"][0])}) == {"127.0.0.1"}
+        victim = workers(cluster["raylets"])[0]
+        os.kill(victim, signal.SIGKILL)
+        before = shards(run)
+        until(lambda: len(set(workers(cluster["raylets"])) - {victim}) == 2 and shards(run) >= before + 4, driver)
+
+        os.kill(cluster["raylets"][1], signal.SIGKILL)  # the node that is not the head
+        before = shards(run)
+        until(lambda: len(workers(cluster["raylets"])) == 1 and shards(run) >= before + 4, driver)
+
+        driver.send_signal(signal.SIGKILL)
+        driver.communicate()
+        assert shards(run) < 2 * SAMPLES // 8, "nothing was left for the second driver"
+        result = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        assert result.returncode == 0, result.stderr
+    assert call(measure(tmp_path, tmp_path / "serial", model="slow", n=SAMPLES)).returncode == 0
+    assert content(run) == content(tmp_path / "serial")
+    assert scratch(run) == []
+    rows = Store(run).table(["norm", "id"]).to_pydict()
+    expected = [(norm, sample) for norm in ("l2", "linf") for sample in range(SAMPLES)]
+    assert sorted(zip(rows["norm"], rows["id"], strict=True)) == expected
+    first, second = Store(run).manifest["sessions"]
+    assert "workers" not in first  # it was killed before it could say
+    assert second["engine"] == "ray"
+
+
+def test_a_killed_driver_takes_its_own_cluster_with_it(tmp_path: Path) -> None:
+    arguments = measure(tmp_path, tmp_path / "run", *RAY, model="slow")
+    driver = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: shards(tmp_path / "run") >= 2, driver)
+    started = below(driver.pid)
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    gone({pid for pid in started if not command(pid).startswith("ray::") or command(pid).startswith("ray::Worker")})
+    gone(started, 120)  # Ray's own two agents look for their cluster for a minute
+    assert call(arguments).returncode == 0
+    assert call(measure(tmp_path, tmp_path / "serial", model="slow")).returncode == 0
+    assert content(tmp_path / "run") == content(tmp_path / "serial")
+    assert scratch(tmp_path / "run") == []
+
+
+def test_a_cluster_commits_to_an_object_store(tmp_path: Path) -> None:
+    pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[server]'")
+    with s3_server(tmp_path / "log") as keys:
+        arguments = measure(tmp_path, Path("x"), *RAY)
+        arguments[arguments.index("--out") + 1] = "s3://runs/cluster"
+        result = subprocess.run(arguments, env={**ENVIRONMENT, **keys}, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        copy = fetched(keys, "cluster", tmp_path / "copy")
+    assert call(measure(tmp_path, tmp_path / "serial")).returncode == 0
+    assert content(copy) == content(tmp_path / "serial")
+    assert not list(copy.rglob(".*"))
+
+
+def test_a_cluster_without_the_token_is_refused_in_one_line(tmp_path: Path) -> None:
+    with two_nodes() as (cluster, environment):
+        arguments = measure(tmp_path, tmp_path / "run", *RAY, "--address", cluster["address"])
+        stranger = {**environment, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        result = subprocess.run(arguments, env=stranger, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 2, result.stderr
+    lines = [line for line in result.stderr.splitlines() if line.startswith("marginattack: ")]
+    assert len(lines) == 1
+    assert f"no Ray cluster answers at --address {cluster['address']}" in lines[0]
+    with contextlib.suppress(FileNotFoundError):
+        assert not list((tmp_path / "run").glob("margins/*/*"))
