@@ -17,7 +17,7 @@ NOISE = 1e-5  # how far outside the box, as a share of its width, an input may l
 
 # An adversarial label must lead by so many units of rounding of the largest logit, and by so many times what the
 # company of other inputs was seen to change of a logit, since a point must be adversarial in any company.
-ROUNDING, COMPANY = 8, 4
+ROUNDING, COMPANY = 8, 2
 
 
 class Refused(ValueError):

@@ -358,7 +358,7 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ),
     # Its own ``tolerance`` is 1e-3 of the distance.
     ("search", "l1"): Tolerance(
-        attacks.Search(), {"linear": (1e-3, 0.01), "inside": (1e-3, 1e-3), "outside": (0.015, 0.04)}
+        attacks.Search(), {"linear": (1e-3, 0.03), "inside": (1e-3, 1e-3), "outside": (0.015, 0.04)}
     ),
     ("search", "l2"): Tolerance(
         attacks.Search(), {"linear": (1e-3, 0.006), "inside": (1e-3, 1e-3), "outside": (1e-3, 1e-3)}

@@ -22,7 +22,7 @@ def test_samples_are_those_that_are_bundled() -> None:
 
 
 def test_unknown_samples_are_refused() -> None:
-    assert refused("samples:cifar") == "samples:cifar: no samples named 'cifar': choose one of mnist"
+    assert refused("samples:cifar") == "samples:cifar: no samples named 'cifar': choose one of mnist, cifar10"
 
 
 def test_forms_that_there_are_not(tmp_path: Path) -> None:
