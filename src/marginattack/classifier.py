@@ -24,6 +24,17 @@ class Refused(ValueError):
     """Input that cannot be measured: one line that says what, why and what to do."""
 
 
+def one_line(error: BaseException) -> str:
+    """An exception's message without line breaks, and not endless."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def told(error: BaseException) -> str:
+    """The kind of an error and what it says, in one line."""
+    return f"{type(error).__name__}: {one_line(error)}" if str(error).strip() else type(error).__name__
+
+
 class TwoClass(nn.Module):
     """A model with a single logit z, as one with the two logits (−z/2, z/2): class 1 is predicted where z > 0."""
 
@@ -213,9 +224,8 @@ class Classifier:
         try:
             logits = self.model(x if self.model_dtype is None else x.to(self.model_dtype))
         except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             shape = tuple(x.shape[1:])
-            raise Refused(f"model fails in eval mode on inputs of shape {shape}: {reason[:200]}") from error
+            raise Refused(f"model fails in eval mode on inputs of shape {shape}: {one_line(error)}") from error
         if not isinstance(logits, Tensor):
             hint = "wrap it so that forward returns the logits alone"
             raise Refused(f"model returns a {type(logits).__name__}, not a tensor of logits: {hint}")

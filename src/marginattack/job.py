@@ -21,7 +21,7 @@ from torch import Tensor
 from marginattack import __version__
 from marginattack.attacks import Attack
 from marginattack.batches import fitting_batch
-from marginattack.classifier import Classifier, Refused
+from marginattack.classifier import Classifier, Refused, one_line
 from marginattack.diagnose import Finding, preflight
 from marginattack.draws import uniform
 from marginattack.lattice import on_lattice
@@ -239,7 +239,7 @@ def _targets(target: str | None, n: int) -> Tensor | None:
             np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64, ndmin=1)
         )
     except (OSError, ValueError) as error:
-        reason = (str(error).splitlines() or ["?"])[0]
+        reason = one_line(error)
         raise Refused(f"--target {target} is neither random, least-likely nor a file of classes: {reason}") from None
     if values.shape != (n,) or values.dtype.kind not in "iu":
         raise Refused(

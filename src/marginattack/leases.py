@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from marginattack.classifier import Refused
+from marginattack.classifier import Refused, one_line
 from marginattack.places import Address, place
 
 LAPSE = 60.0
@@ -70,7 +70,7 @@ def _leased(folder: Address) -> Iterator[None]:
     try:
         lease.take()
     except OSError as error:
-        reason = (str(error).splitlines() or ["?"])[0]
+        reason = one_line(error)
         raise Refused(f"cannot write the run folder {folder}: {reason}") from None
     renewal = threading.Thread(target=lease.renew, daemon=True)
     renewal.start()

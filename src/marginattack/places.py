@@ -5,6 +5,7 @@ of it has arrived: it is made on this machine first and then sent in one piece. 
 whole file or none, and who writes it again replaces all of it.
 """
 
+import errno
 import mmap
 import os
 import secrets
@@ -15,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path, PosixPath, PurePosixPath
 from typing import IO, Any
 
-from marginattack.classifier import Refused
+from marginattack.classifier import Refused, one_line
 
 STORES = ("s3", "gs", "abfs", "abfss", "hdfs")
 
@@ -162,8 +163,14 @@ def make(folder: Path) -> None:
 def sweep(folder: Path) -> None:
     """Take away what was begun and never finished. Nobody else may be at work here, or must not mind."""
     if not isinstance(folder, Address):
-        for scratch in folder.rglob(".*.tmp"):
-            scratch.unlink(missing_ok=True)
+        for kind in ("parquet", "json"):
+            for scratch in folder.rglob(f".*.{kind}.*.tmp"):
+                scratch.unlink(missing_ok=True)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether this error says that there is no room left to write into."""
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @lru_cache(maxsize=64)
@@ -176,7 +183,7 @@ def _system_of(scheme: str, bucket: str) -> tuple[Any, str]:
         system, root = FileSystem.from_uri(f"{scheme}//{bucket}")
         return system, root
     except (pa.ArrowException, OSError, ImportError, ValueError) as error:
-        reason = (str(error).splitlines() or ["?"])[0]
+        reason = one_line(error)
         raise Refused(f"{scheme}//{bucket} cannot be reached: {reason}") from None
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from marginattack.classifier import Classifier, Refused
-from marginattack.diagnose import MAY_FAIL, Finding, afterwards, probe
+from marginattack.diagnose import MAY_FAIL, Finding, afterwards, found, probe
 from marginattack.engines import Engine, SetAside
 from marginattack.engines.serial import in_this_process
 from marginattack.job import Job, check_labels, examine, open_job
@@ -97,22 +97,17 @@ def _aside(aside: list[SetAside], store: Store) -> Iterator[Finding]:
     if aside:
         named = "; ".join(f"{each.attack} {each.norm} shard {each.shard} ({each.error})" for each in aside[:5])
         more = f" and {len(aside) - 5} more" if len(aside) > 5 else ""
-        yield Finding(
-            code="shards-set-aside", grade="grave", samples=sum(len(store.shards[each.shard]) for each in aside),
-            of=store.manifest["samples"] * len(store.parts), seen=f"shards failed again and again: {named}{more}",
-            meaning="Their samples have no rows: whatever is computed from this run leaves them out.",
-            advice="Find out why (manifest.json lists all of them under set_aside); the same command tries them again.",
-        )  # fmt: skip
+        samples = sum(len(store.shards[each.shard]) for each in aside)
+        total = store.manifest["samples"] * len(store.parts)
+        yield found("shards-set-aside", f"shards failed again and again: {named}{more}", samples, total)
 
 
 def _failed(verified: dict[str, int]) -> Iterator[Finding]:
-    if verified["failed"]:
-        yield Finding(
-            code="stored-rows-fail", grade="grave", samples=verified["failed"], of=verified["rows"],
-            seen=f"{verified['failed']} of {verified['rows']} stored rows do not hold when read back and checked",
-            meaning="Their images do not show these margins: the files were changed, or the model answers otherwise.",
-            advice="Measure again into another folder; compare the hardware of the sessions in manifest.json.",
-        )  # fmt: skip
+    """Rows that are not what they say."""
+    rows, failed = verified["rows"], verified["failed"]
+    if failed:
+        seen = f"{failed} of {rows} stored rows do not hold when read back and checked"
+        yield found("stored-rows-fail", seen, failed, rows)
 
 
 def _mixed(store: Store) -> Iterator[Finding]:
@@ -120,11 +115,7 @@ def _mixed(store: Store) -> Iterator[Finding]:
     kinds = {(session["hardware"], session["torch"]) for session in store.manifest["sessions"]}
     if len(kinds) > 1:
         seen = "sessions ran on " + "; ".join(sorted(f"{hardware} with torch {torch}" for hardware, torch in kinds))
-        yield Finding(
-            code="mixed-conditions", grade="note", samples=0, of=store.manifest["samples"], seen=seen,
-            meaning="Rounding differs between these; every row was checked again under the last of them.",
-            advice="Nothing, unless results must be the same to the bit.",
-        )  # fmt: skip
+        yield found("mixed-conditions", seen, 0, store.manifest["samples"])
 
 
 def _probes(job: Job, store: Store, classifier: Classifier) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.classifier import Refused
+from marginattack.classifier import Refused, one_line
 from marginattack.leases import locked as locked
 from marginattack.leases import still_ours
 from marginattack.margins import Margins
@@ -80,7 +80,7 @@ class Store:
                 f"{path} holds no run: there is no manifest.json; give a folder that `measure --out` wrote"
             ) from None
         except (ValueError, NotADirectoryError, OSError) as error:
-            raise Refused(f"{path} holds no run that can be read: {_first_line(error)}") from None
+            raise Refused(f"{path} holds no run that can be read: {one_line(error)}") from None
         if self.manifest.get("format") != FORMAT:
             found = self.manifest.get("format")
             hint = "it was made by another version of marginattack; measure again, or use that version"
@@ -110,8 +110,9 @@ class Store:
         """Refuse a folder that holds results of other settings, or things that are no run."""
         path = place(path)
         if (path / "manifest.json").exists():
+            there = cls(path)  # or a refusal: somebody else's manifest.json is not written over
             if any(path.glob("margins/*/part-*.parquet")):
-                _same(path, cls(path).manifest["identity"], identity)
+                _same(path, there.manifest["identity"], identity)
         elif path.is_dir():
             foreign = [entry.name for entry in path.iterdir() if not entry.name.startswith(".")]
             if foreign:
@@ -339,14 +340,10 @@ def _read_table(path: Path, columns: Sequence[str] | None = None) -> Any:
         return pq.ParquetFile(path).read(columns=None if columns is None else list(columns))
     except (pa.ArrowInvalid, pa.ArrowIOError) as error:
         raise Refused(
-            f"{path} is damaged ({_first_line(error)}): delete it, and the same command makes it again"
+            f"{path} is damaged ({one_line(error)}): delete it, and the same command makes it again"
         ) from None
 
 
 def _write(path: Path, content: bytes) -> None:
     with whole(path) as file:
         file.write(content)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,6 +1,5 @@
 """What the commands share: how they end, and their progress bars."""
 
-import errno
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +7,6 @@ from contextlib import contextmanager
 
 import typer
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 MINUTE = 60.0
 
 
@@ -20,7 +18,9 @@ def one_line_errors(hint: str = "") -> Iterator[None]:
     except (ValueError, ModuleNotFoundError) as error:
         _end(str(error), 2)
     except OSError as error:
-        if error.errno not in FULL:
+        from marginattack.places import is_full
+
+        if not is_full(error):
             where = f" {error.filename}" if error.filename else ""
             _end(f"cannot read or write{where}: {error.strerror or error}", 2)
         _end(f"the disk is full: {error.strerror or error}; what is finished is kept{hint and ', and '}{hint}", 2)

@@ -5,3 +5,4 @@ from marginattack.diagnose.after import afterwards as afterwards
 from marginattack.diagnose.before import preflight as preflight
 from marginattack.diagnose.blackbox import probe as probe
 from marginattack.diagnose.causes import Finding as Finding
+from marginattack.diagnose.causes import found as found

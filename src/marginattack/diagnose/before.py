@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Classifier, Refused
+from marginattack.classifier import Classifier, Refused, told
 from marginattack.diagnose import accuracy, forwards, gradients
 from marginattack.diagnose.causes import EXPLAINS, SLOPES, Finding, found, settled
 from marginattack.diagnose.subject import Broken, Subject, own_randomness
@@ -49,8 +49,7 @@ def preflight(
             seen = f"{type(module).__name__} is in train mode after eval()"
             return [found("stays-in-train-mode", seen, len(x), len(x))]
         except Exception as error:
-            line = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            return [found("model-fails", f"eval() raises {type(error).__name__}: {line}", len(x), len(x))]
+            return [found("model-fails", f"eval() raises {told(error)}", len(x), len(x))]
         findings = forwards.structure(subject)
         if not findings:
             findings = _checks(subject, y.to(classifier.device), bare, preprocessing, expect_accuracy)

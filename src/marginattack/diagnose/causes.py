@@ -53,6 +53,12 @@ CAUSES: dict[str, Cause] = {
     "non-finite-logits": Cause(
         "grave", "An input with NaN or infinite logits has no predicted class, so no margin; a run stops there.",
         "Look for log(0), 0/0 or an overflow on those inputs, or for a softmax followed by a log: use log_softmax."),
+    "stored-rows-fail": Cause(
+        "grave", "Their images do not show these margins: the files were changed, or the model answers otherwise.",
+        "Measure again into another folder; compare the hardware of the sessions in manifest.json."),
+    "shards-set-aside": Cause(
+        "grave", "Their samples have no rows: whatever is computed from this run leaves them out.",
+        "Find out why (manifest.json lists all of them under set_aside); the same command tries them again."),
     "labels-outside": Cause(
         "grave", "Labels that the model has no class for cannot be measured.",
         "Use the class numbers of the data set that the model was trained on."),
@@ -122,6 +128,9 @@ CAUSES: dict[str, Cause] = {
         "Use attacks on the logits, or divide the logits by a temperature: it changes no margin."),
     "non-finite-on-noise": Cause(
         "note", "Attacks that start from noise will stop at such inputs.", "Look for 0/0, log(0) or an overflow."),
+    "mixed-conditions": Cause(
+        "note", "Rounding differs between these; every row was checked again under the last of them.",
+        "Nothing, unless results must be the same to the bit."),
     "train-mode": Cause(
         "note", "Margins are measured in eval mode, with dropout off and running statistics.",
         "Nothing, if that is how the model is used; call eval() to silence this."),

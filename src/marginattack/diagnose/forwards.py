@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from marginattack.classifier import told
 from marginattack.diagnose.causes import Finding, found
 from marginattack.diagnose.subject import Broken, Subject, backward_calls
 
@@ -37,7 +38,7 @@ def structure(subject: Subject) -> list[Finding]:
 
 def _failure(subject: Subject, x: Tensor, error: Exception) -> Finding:
     """Why a forward without gradients failed: because the model wants them, or for good."""
-    line = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}".rstrip(": ")
+    line = told(error)
     try:
         with torch.enable_grad(), backward_calls() as calls:
             subject.module(x.clone().requires_grad_())

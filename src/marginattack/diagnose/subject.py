@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from marginattack.batches import out_of_memory
+from marginattack.classifier import one_line, told
 from marginattack.draws import uniform
 from marginattack.losses import CROSS_ENTROPY, MARGIN, Belief
 
@@ -53,8 +54,7 @@ class Subject:
         try:
             return self.module(x.clone())
         except Exception as error:
-            lines = str(error).strip().splitlines() or [""]
-            raise Broken(f"{type(error).__name__}: {lines[0][:200]}".rstrip(": ")) from error
+            raise Broken(told(error)) from error
 
     @torch.no_grad()
     def logits(self, x: Tensor, *, module: nn.Module | None = None) -> Tensor:
@@ -103,7 +103,7 @@ class Subject:
         try:
             (row,) = torch.autograd.grad(value.sum(), leaf, allow_unused=True)
         except Exception as error:
-            raise Broken(f"backward: {(str(error).strip().splitlines() or [''])[0][:200]}") from error
+            raise Broken(f"backward: {one_line(error)}") from error
         if row is None:
             raise Flat
         return row.flatten(1)
@@ -116,8 +116,7 @@ class Subject:
         try:
             logits: Tensor = self.module(leaf)
         except Exception as error:
-            lines = str(error).strip().splitlines() or [""]
-            raise Broken(f"{type(error).__name__}: {lines[0][:200]}") from error
+            raise Broken(told(error)) from error
         return logits
 
     @cached_property

@@ -6,7 +6,6 @@ nothing that grows with the samples. A worker that is lost is started again, and
 a shard that is computed twice is the same file. One that failed ``TRIES`` times is set aside.
 """
 
-import errno
 import json
 import os
 from collections import Counter, deque
@@ -19,11 +18,11 @@ from marginattack.classifier import Classifier, Refused
 from marginattack.engines import Pool, SetAside
 from marginattack.engines.ray_start import connected
 from marginattack.job import Job
+from marginattack.places import Address, is_full
 from marginattack.store import Part, Store
 
 TRIES = 3
 TICK = 0.5  # seconds after which the driver looks up, if nothing happens
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Task(NamedTuple):
@@ -198,8 +197,8 @@ class Crew(Pool):
 
     def _reason(self, task: Task, cause: BaseException) -> str:
         """Why a task failed; what would fail everywhere ends the run."""
-        if isinstance(cause, OSError) and cause.errno in FULL:
-            raise OSError(cause.errno, os.strerror(cause.errno))
+        if isinstance(cause, OSError) and is_full(cause):
+            raise OSError(cause.errno, os.strerror(cause.errno or 0))
         if task.method == "open":
             _refuse(_line(cause))
         return _line(cause)
@@ -210,8 +209,6 @@ class Crew(Pool):
 
 
 def _remote(store: Store) -> bool:
-    from marginattack.places import Address
-
     return isinstance(store.path, Address)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marginattack.classifier import Refused
+from marginattack.classifier import Refused, one_line
 from marginattack.report.summary import Series
 
 EACH = 6  # samples of a kind
@@ -83,7 +83,7 @@ def _read(series: Series, shard: int, places: Sequence[int]) -> list[tuple[np.nd
             pair = [one.column(name).combine_chunks().flatten().to_numpy() for name in ("original", "adversarial")]
             out.append((pair[0].reshape(shape), pair[1].reshape(shape)))
     except (pa.ArrowException, OSError, KeyError, IndexError, ValueError) as error:
-        reason = (str(error).splitlines() or ["?"])[0]
+        reason = one_line(error)
         raise Refused(
             f"{path} is damaged ({reason}): delete it and its margins, and `measure` makes it again"
         ) from None

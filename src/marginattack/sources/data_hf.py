@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.classifier import Refused
+from marginattack.classifier import Refused, one_line
 from marginattack.sources.abstract import Data, Options, check_labels, sha256
-from marginattack.sources.extras import need, one_line
+from marginattack.sources.extras import need
 from marginattack.sources.images import AS_IS, File, ImageSize, decode, survey
 
 PREFERRED = ("test", "validation", "val", "valid", "dev")

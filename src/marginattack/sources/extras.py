@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from marginattack.classifier import Refused
+from marginattack.classifier import Refused, one_line
 
 
 class Missing(Refused):
@@ -25,9 +25,3 @@ def need(module: str, package: str, extra: str) -> Any:
             f"{package} is installed but does not import ({one_line(error)}): "
             f"install the build that belongs to torch {torch.__version__}"
         ) from error
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's message without line breaks, and not endless."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marginattack.classifier import Refused
+from marginattack.classifier import Refused, one_line
 from marginattack.sources.abstract import Data, Options, check_labels, sha256
-from marginattack.sources.extras import Missing, one_line
+from marginattack.sources.extras import Missing
 from marginattack.sources.images import AS_IS, SUFFIXES, ImageSize, decode, survey
 
 CHUNK = 2**20

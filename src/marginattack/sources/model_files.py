@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Refused
+from marginattack.classifier import Refused, told
 from marginattack.sources.extras import need
 from marginattack.sources.model_parts import (
     HINT_FACTORY,
@@ -28,7 +28,6 @@ from marginattack.sources.model_parts import (
     read_file,
     refusing,
     sha256,
-    told,
 )
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Refused
-from marginattack.sources.extras import one_line
+from marginattack.classifier import Refused, told
 from marginattack.sources.images import ImageSize
 from marginattack.sources.preprocess import Statistics
 
@@ -30,11 +29,6 @@ class Opened:
     origin: str = ""  # where statistics and image size come from, e.g. "timm metadata"
     was_training: bool = False  # the user handed it over in train mode
     notes: dict[str, Any] = field(default_factory=dict)  # what else is worth a line in the manifest
-
-
-def told(error: BaseException) -> str:
-    """The kind of an error and what it says, in one line."""
-    return f"{type(error).__name__}: {one_line(error)}" if str(error).strip() else type(error).__name__
 
 
 @contextmanager

@@ -19,9 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marginattack.classifier import NOISE, Refused
+from marginattack.classifier import NOISE, Refused, one_line
 from marginattack.sources.abstract import Data, Options, check_labels, sha256
-from marginattack.sources.extras import one_line
 
 CHANNELS = (1, 3, 4)
 LAYOUTS = ("nhw", "nhwc", "nchw")
