@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py measure     # overhead, speed-up, memory, on this machine: needs Ray
     python benchmarks/scale.py memory      # the last of these alone
+    python benchmarks/scale.py trouble     # uneven shards, and workers that are killed: against the simulation
     python benchmarks/scale.py simulate    # the cost model against a simulation with stragglers and failures
 
 All write benchmarks/records/scale.json, each its own part. Workers have one thread each. On a machine that others use
@@ -12,10 +13,12 @@ import json
 import math
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import nullcontext
 from heapq import heappop, heappush
@@ -29,7 +32,8 @@ from torch import nn
 
 HERE = Path(__file__).parent
 SAMPLES = (1_000, 10_000, 100_000)  # whose memory is measured
-SHAPES = {"tiny": (1, 4, 4), "real": (3, 32, 32)}
+SHAPES = {"tiny": (1, 4, 4), "real": (3, 32, 32), "uneven": (1, 4, 4)}
+KILLS = (0.0, 15.0, 15.0, 8.0)  # seconds from one kill to the next, on average, of the runs with trouble; 0: none
 
 
 def tiny() -> nn.Module:
@@ -43,9 +47,22 @@ def real() -> nn.Module:
     return network()
 
 
+class Uneven(nn.Sequential):
+    """In a worker a forward sleeps, mostly short, now and then long: stragglers, whatever else the machine does."""
+
+    def forward(self, images: torch.Tensor) -> Any:
+        if Path(sys.argv[0]).name == "default_worker.py":
+            time.sleep(0.005 if random.random() < 0.99 else random.lognormvariate(0.0, 0.5))
+        return super().forward(images)  # type: ignore[no-untyped-call]
+
+
+def uneven() -> nn.Module:
+    return Uneven(tiny()).eval()
+
+
 def make_data(path: Path, n: int, kind: str) -> None:
     x = np.random.default_rng(0).integers(0, 256, (n, *SHAPES[kind]), dtype=np.uint8)
-    model, labels = {"tiny": tiny, "real": real}[kind](), []
+    model, labels = globals()[kind](), []
     with torch.no_grad():
         for first in range(0, n, 1000):
             labels.append(model(torch.from_numpy(x[first : first + 1000]).float() / 255).argmax(1).numpy())
@@ -55,7 +72,31 @@ def make_data(path: Path, n: int, kind: str) -> None:
 # --- measured ---------------------------------------------------------------------------------------------------------
 
 
-def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str) -> None:
+class Killer(threading.Thread):
+    """Kills one worker after another, at random, and says how long each was away."""
+
+    def __init__(self, every: float) -> None:
+        super().__init__(daemon=True)
+        self.every, self.draw = every, random.Random(0)
+        self.at_work: dict[int, int] = {}  # the process of each worker
+        self.killed: dict[int, float] = {}
+        self.away: list[float] = []
+        self.over = threading.Event()
+
+    def joined(self, worker: int, pid: int) -> None:
+        self.at_work[worker] = pid
+        if worker in self.killed:
+            self.away.append(time.perf_counter() - self.killed.pop(worker))
+
+    def run(self) -> None:
+        while not self.over.wait(self.draw.expovariate(1 / self.every)):
+            if self.at_work:
+                worker = self.draw.choice(list(self.at_work))
+                self.killed[worker] = time.perf_counter()
+                os.kill(self.at_work.pop(worker), signal.SIGKILL)
+
+
+def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str, kills: str) -> None:
     """One run: what its shards took in the workers, and what they took in all; workers = 0 is the serial engine."""
     from marginattack.engines.ray import Cluster, Crew
     from marginattack.engines.serial import Serial, in_this_process
@@ -67,20 +108,36 @@ def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str)
     if not data.exists():
         make_data(data, int(n), kind)
     pool: Any = Crew if int(workers) else Serial
-    measured: dict[str, float] = {}
-    measure = pool.measure
+    measured: dict[str, Any] = {}
+    measure, spread, joined, killer = pool.measure, Crew._spread, Crew._joined, Killer(float(kills))
+    seconds: list[float] = []
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        for task, result in spread(self, *arguments):
+            if task.method == "measure":
+                seconds.append(result)
+            yield task, result
+
+    def met(self: Any, worker: int, about: dict[str, Any]) -> None:
+        killer.joined(worker, about["pid"])
+        joined(self, worker, about)
 
     def timed(self: Any, batch: int, progress: Any) -> Any:
         while isinstance(self, Crew) and self.cluster.alive < int(workers):  # the start is not the work
             _wait(self)
+        if killer.every:
+            killer.start()
         wall, cpu = time.perf_counter(), time.process_time()
         aside = measure(self, batch, progress)
         measured.update(wall=time.perf_counter() - wall, driver_cpu=time.process_time() - cpu, peak_measuring=_peak())
+        killer.over.set()
         if isinstance(self, Crew):
-            measured.update(inside=self.seconds, shards=self.shards)
+            measured.update(inside=self.seconds, shards=self.shards, retried=self.cluster.retried, away=killer.away)
+            measured.update(spread=statistics.stdev(seconds) / statistics.mean(seconds), set_aside=len(aside))
         return aside
 
-    pool.measure = timed
+    crew: Any = Crew
+    pool.measure, crew._spread, crew._joined = timed, noted, met
     flags = {"model": f"{__file__}:{kind}", "data": str(data), "attacks": [name], "shard": int(shard), "batch": 256}
     if moves:
         flags[f"attack.{name}.moves"] = int(moves)
@@ -108,9 +165,10 @@ def _wait(crew: Any) -> None:
         crew.idle.append(worker)
 
 
-def once(folder: str, kind: str, n: int, shard: int, attack: str, workers: int) -> dict[str, Any]:
+def once(folder: str, kind: str, n: int, shard: int, attack: str, workers: int, kills: float = 0) -> dict[str, Any]:
     load = os.getloadavg()[0]
-    arguments = [sys.executable, __file__, "child", folder, kind, str(n), str(shard), attack, str(workers)]
+    arguments = [sys.executable, __file__, "child", folder, kind, str(n), str(shard), attack, str(workers),
+                 str(kills)]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     printed = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
     row = {"n": n, "shard": shard, "attack": attack, "workers": workers, "load_before": round(load, 1),
@@ -225,6 +283,23 @@ def against_measured(numbers: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def troubled(rows: list[dict[str, Any]], overhead: float) -> list[dict[str, Any]]:
+    """Small runs with uneven shards and killed workers, simulated and modelled, given how often and for how long."""
+    found = []
+    for row in rows:
+        failures = row["retried"] / row["workers"] / row["wall"]
+        about = {"overhead": overhead, "start": 0.0, "spread": row["spread"], "failures": failures,
+                 "again": statistics.mean(row["away"] or [0.0])}  # fmt: skip
+        run = row["workers"], int(row["shards"]), row["inside"] / row["shards"]
+        times = [simulated(*run, seed=seed, **about) for seed in range(20)]
+        found.append({
+            **about, "workers": run[0], "shards": run[1], "seconds": run[2], "lost": row["retried"],
+            "measured_s": row["wall"], "simulated_s": statistics.mean(times), "least_s": min(times),
+            "most_s": max(times), "model_s": modelled(*run, **about),
+        })  # fmt: skip
+    return found
+
+
 def page(numbers: dict[str, Any]) -> list[str]:
     """The lines of docs/scale.md that come from the record."""
     lines = ["| GPUs | seconds a shard | shards | model | simulated, mean (worst of 20) | GPU hours | efficiency |",
@@ -240,6 +315,14 @@ def page(numbers: dict[str, Any]) -> list[str]:
     lines += [
         f"| {row['workers']} | {row['measured_s']:.1f} s | {row['simulated_s']:.1f} s |"
         for row in numbers["against_measured"]
+    ]
+    lines += ["| workers lost | away each | seconds a shard | spread | measured | simulated, mean (of 20) | model |",
+              "|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines += [
+        f"| {row['lost']} | {row['again']:.1f} s | {row['seconds']:.2f} | {row['spread']:.0%} "
+        f"| {row['measured_s']:.1f} s | {row['simulated_s']:.1f} s "
+        f"({row['least_s']:.1f} to {row['most_s']:.1f}) | {row['model_s']:.1f} s |"
+        for row in numbers["troubled"]
     ]
     lines += ["| samples | driver's peak until all is measured | and until the run is diagnosed |", "|---|---|---|"]
     lines += [
@@ -261,9 +344,13 @@ def main(what: str) -> None:
     if what == "memory":
         with tempfile.TemporaryDirectory() as folder:
             numbers["measured"]["memory"] = [once(folder, "tiny", n, 500, "fgsm", 2) for n in SAMPLES]
+    if what == "trouble":
+        with tempfile.TemporaryDirectory() as folder:
+            numbers["trouble"] = [once(folder, "uneven", 192, 4, "fgsm", 2, kills) for kills in KILLS]
     overhead = numbers["measured"]["overhead_ms"] / 1e3
+    numbers["troubled"] = troubled(numbers.get("trouble", []), overhead)
     numbers |= {"projected": projected(overhead), "against_measured": against_measured(numbers["measured"])}
-    for row in [*numbers["projected"], *numbers["against_measured"]]:
+    for row in [*numbers["projected"], *numbers["against_measured"], *numbers["troubled"]]:
         print(row)
     record.write("scale", numbers)
 

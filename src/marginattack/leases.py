@@ -5,10 +5,11 @@ A folder is locked by the kernel (flock), and the lock dies with its process, ho
 An object store has no locks that all of them share. There, ``.lease`` names its holder, who changes it every ``RENEW``
 seconds and takes it away at the end. A lease that did not change for ``LAPSE`` seconds, by the watcher's own clock, is
 nobody's; nor is one whose process was on this machine and is gone. What this guarantees: a second run refuses while the
-first lives, and a run that lost its lease (it slept, the network was away) stops at its next commit. What it does not:
-between two that begin within the same moment the later writer wins, after ``SETTLE`` seconds to see who that is; one
-that hung for longer than that in between goes unnoticed until the other renews. Results do not rest on it: shards of
-the same settings are the same files, whoever writes them, and other settings are refused by the manifest.
+first lives, and a run that may have lost its lease (it slept, the network was away) looks before its next commit, and
+stops if it has. What it does not: between two that begin within the same moment the later writer wins, after ``SETTLE``
+seconds to see who that is; one that hung for longer than that in between goes unnoticed until the other renews. Results
+do not rest on it: shards of the same settings are the same files, whoever writes them, and other settings are refused
+by the manifest.
 """
 
 import json
@@ -18,7 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ LAPSE = 60.0
 RENEW = 10.0
 SETTLE = 1.0
 
-_lost: dict[str, str] = {}  # folders whose lease somebody else took, and who
+_held: dict[str, "Lease"] = {}  # the leases of this process, by their folders
 
 
 @contextmanager
@@ -42,9 +43,8 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def still_ours(folder: Path) -> None:
     """Refuse to go on where somebody else took over."""
-    if str(folder) in _lost:
-        holder = _lost[str(folder)]
-        raise Refused(f"{folder} was taken over by {holder} while this process could not renew its lease: leave it")
+    if str(folder) in _held:
+        _held[str(folder)].check()
 
 
 @contextmanager
@@ -74,9 +74,11 @@ def _leased(folder: Address) -> Iterator[None]:
         raise Refused(f"cannot write the run folder {folder}: {reason}") from None
     renewal = threading.Thread(target=lease.renew, daemon=True)
     renewal.start()
+    _held[str(folder)] = lease
     try:
         yield
     finally:
+        del _held[str(folder)]
         lease.over.set()
         renewal.join()
         lease.give_back()
@@ -92,6 +94,8 @@ class Lease:
             "count": 0,
         }  # fmt: skip
         self.over = threading.Event()
+        self.signed = -LAPSE  # when
+        self.lost_to = ""
 
     def take(self) -> None:
         """Wait until it is nobody's, and sign it; refuse where it is somebody's."""
@@ -101,19 +105,25 @@ class Lease:
         found = self.read()
         if found is None or found["owner"] != self.mine["owner"]:
             raise self._in_use(found)
-        _lost.pop(str(self.folder), None)
 
     def renew(self) -> None:
-        """Sign it again and again, until it is over or somebody else signed."""
+        """Sign it again and again, until it is over or lost."""
         while not self.over.wait(RENEW):
             try:
-                found = self.read()
-                if found is not None and found["owner"] != self.mine["owner"]:
-                    _lost[str(self.folder)] = f"{found['host']}, process {found['pid']}"
+                if self._lost():
                     return
                 self._sign()
             except OSError:
                 continue  # the store is away: it may be back the next time
+
+    def check(self) -> None:
+        """Refuse where it is lost. It cannot be, unless it was not signed for a while."""
+        if not self.lost_to and _clock() - self.signed > LAPSE / 2:
+            with suppress(OSError):  # the store is away: nothing is committed to it either
+                self._lost()
+        if self.lost_to:
+            hint = "while this process could not renew its lease: leave it"
+            raise Refused(f"{self.folder} was taken over by {self.lost_to} {hint}")
 
     def give_back(self) -> None:
         """Take it away, if it is still ours."""
@@ -146,8 +156,19 @@ class Lease:
             time.sleep(min(1.0, LAPSE / 5))
 
     def _sign(self) -> None:
+        began = _clock()
         self.mine["count"] += 1
         self.file.send(json.dumps(self.mine).encode())
+        self.signed = began
+
+    def _lost(self) -> bool:
+        """Whether somebody else signed; also one who has taken it away since."""
+        found = self.read()
+        if found is None:
+            self.lost_to = "another process, which has ended,"
+        elif found["owner"] != self.mine["owner"]:
+            self.lost_to = f"{found['host']}, process {found['pid']}"
+        return bool(self.lost_to)
 
     def _in_use(self, found: dict[str, Any] | None) -> Refused:
         by = f" ({found['host']}, process {found['pid']})" if found else ""
@@ -162,6 +183,11 @@ def _machine() -> str:
     except OSError:
         parts.append(secrets.token_hex(8))  # unknown: nobody is our neighbour
     return " ".join(parts)
+
+
+def _clock() -> float:
+    """Seconds; those that the machine slept count."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _alive(pid: int) -> bool:

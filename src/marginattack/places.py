@@ -11,6 +11,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PosixPath, PurePosixPath
@@ -18,7 +19,7 @@ from typing import IO, Any
 
 from marginattack.classifier import Refused, one_line
 
-STORES = ("s3", "gs", "abfs", "abfss", "hdfs")
+STORES = ("s3", "gs", "abfs", "abfss")
 
 
 class Address(PosixPath):
@@ -82,17 +83,18 @@ class Address(PosixPath):
                 raise
 
     def send(self, content: Any) -> None:
-        """Put all of it there in one piece: whoever is interrupted has sent all or nothing."""
+        """Put all of it there in one piece: whoever is interrupted has sent all or nothing.
+
+        Not in the main thread, where Ctrl-C could come between opening and writing: a stream that is dropped is
+        closed, and what has arrived until then, be it nothing, is an object.
+        """
+        with ThreadPoolExecutor(1) as sender:
+            sender.submit(self._send, content).result()
+
+    def _send(self, content: Any) -> None:
         system, path = self._system()
-        if not path.startswith("/"):  # buckets; the others are file systems, where a file grows under its name
-            with system.open_output_stream(path) as stream:
-                stream.write(content)
-            return
-        scratch = f"{os.path.dirname(path)}/.{os.path.basename(path)}.{secrets.token_hex(4)}.tmp"
-        system.create_dir(os.path.dirname(path), recursive=True)
-        with system.open_output_stream(scratch) as stream:
+        with system.open_output_stream(path) as stream:
             stream.write(content)
-        system.move(scratch, path)
 
     def _below(self, *, recursive: bool) -> Iterator["Address"]:
         from pyarrow.fs import FileSelector

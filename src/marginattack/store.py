@@ -77,17 +77,17 @@ class Store:
                 raise ValueError("manifest.json is no table of names")
         except FileNotFoundError:
             raise Refused(
-                f"{path} holds no run: there is no manifest.json; give a folder that `measure --out` wrote"
+                f"{self.path} holds no run: there is no manifest.json; give a folder that `measure --out` wrote"
             ) from None
         except (ValueError, NotADirectoryError, OSError) as error:
-            raise Refused(f"{path} holds no run that can be read: {one_line(error)}") from None
+            raise Refused(f"{self.path} holds no run that can be read: {one_line(error)}") from None
         if self.manifest.get("format") != FORMAT:
             found = self.manifest.get("format")
             hint = "it was made by another version of marginattack; measure again, or use that version"
-            raise Refused(f"{path} has run format {found}, this version reads {FORMAT}: {hint}")
+            raise Refused(f"{self.path} has run format {found}, this version reads {FORMAT}: {hint}")
         missing = [name for name in NEEDED if name not in self.manifest]
         if missing:
-            raise Refused(f"{path} holds no run that can be read: manifest.json has no {missing[0]}")
+            raise Refused(f"{self.path} holds no run that can be read: manifest.json has no {missing[0]}")
         self.parts = [Part(**part) for part in self.manifest["parts"]]
 
     @classmethod

@@ -19,7 +19,7 @@ from object_store import fetched, s3_server
 from processes import alive, below, command, listening
 from run_folders import ENVIRONMENT, call, content, scratch
 from run_folders import command as measure
-from test_ray import RAY, gone
+from test_ray import RAY, environ, gone, on_cluster, run
 
 from marginattack.store import Store
 
@@ -102,6 +102,34 @@ def test_a_worker_a_node_and_the_driver_are_killed_and_no_row_is_lost_or_double(
     first, second = Store(run).manifest["sessions"]
     assert "workers" not in first  # it was killed before it could say
     assert second["engine"] == "ray"
+
+
+def test_a_worker_that_takes_long_to_start_again_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    wait = "import os, time\nif os.path.exists(os.environ['FRAGILE']): time.sleep(10)\n"  # as on a node that boots
+    (tmp_path / "site/sitecustomize.py").write_text(wait)
+    arguments = on_cluster(tmp_path, tmp_path / "run", "fragile", "--workers", "1")
+    path = os.pathsep.join([str(tmp_path / "site"), environ()["PYTHONPATH"]])
+    result = run(arguments, FRAGILE=str(tmp_path / "died"), POISONED=str(tmp_path / "none"), PYTHONPATH=path)
+    assert result.returncode == 0, result.stderr
+    session = Store(tmp_path / "run").manifest["sessions"][-1]
+    assert (session["workers"], session["retried"]) == (1, 1)
+
+
+def test_an_interrupt_while_the_cluster_starts_leaves_no_process(tmp_path: Path) -> None:
+    arguments = on_cluster(tmp_path, tmp_path / "run", "slow", "--address", "local")
+    process = subprocess.Popen(arguments, env=environ(), stderr=subprocess.PIPE, text=True)
+    started: set[int] = set()
+    while not any("dashboard/agent.py" in command(pid) for pid in started):
+        started = below(process.pid)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    while process.poll() is None:
+        started |= below(process.pid)
+        time.sleep(0.02)
+    assert process.communicate()[1] == "marginattack: interrupted; the same command goes on\n"
+    assert process.returncode == 130
+    gone(started)
 
 
 def test_a_killed_driver_takes_its_own_cluster_with_it(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_lease_is_kept_given_back_and_lost(server: dict[str, str], here: None,
 
         def signed_by_the_other() -> bool:
             other._sign()  # as one does who found it lapsed; again, as the renewal may come in between
-            return str(folder) in leases._lost
+            return bool(leases._held[str(folder)].lost_to)
 
         soon(signed_by_the_other)
         with pytest.raises(Refused, match="was taken over by"):
@@ -145,6 +145,61 @@ def test_a_lease_that_nobody_renews_lapses(server: dict[str, str], here: None) -
     began = time.monotonic()
     with locked("s3://runs/lapsed"):
         assert time.monotonic() - began < 5.0
+
+
+def test_who_slept_while_another_came_and_went_stops_at_once(
+    server: dict[str, str], here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "RENEW", 1000.0)  # asleep
+    folder = Address("s3://runs/slept")
+    with locked(folder):
+        still_ours(folder)
+        (folder / ".lease").unlink()  # as the other does at the end
+        still_ours(folder)  # signed a moment ago: nobody looks
+        awake = leases._clock() + leases.LAPSE
+        monkeypatch.setattr(leases, "_clock", lambda: awake)
+        with pytest.raises(Refused, match="was taken over by another process, which has ended, while this process"):
+            still_ours(folder)
+
+
+def test_a_store_that_is_away_is_not_a_lost_lease(
+    server: dict[str, str], here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(lease: Lease) -> None:
+        raise OSError("no route to it")
+
+    monkeypatch.setattr(leases, "RENEW", 1000.0)
+    folder = Address("s3://runs/away")
+    with locked(folder):
+        awake = leases._clock() + leases.LAPSE
+        monkeypatch.setattr(leases, "_clock", lambda: awake)
+        with monkeypatch.context() as while_away:
+            while_away.setattr(Lease, "read", away)
+            still_ours(folder)
+        still_ours(folder)
+
+
+def test_an_interrupt_while_a_stream_opens_leaves_all_of_the_object_or_nothing(
+    server: dict[str, str], here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, root = places._system_of("s3:", "runs")
+
+    class Interrupted:
+        def open_output_stream(self, path: str) -> object:
+            stream = system.open_output_stream(path)
+            os.kill(os.getpid(), signal.SIGINT)
+            return stream
+
+    file = Address("s3://runs/interrupted/file")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(places, "_connected", lambda *parts: (Interrupted(), f"{root}/interrupted/file"))
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                file.send(b"all of it")
+        finally:
+            signal.signal(signal.SIGINT, before)
+    assert not file.exists() or file.read_bytes() == b"all of it"
 
 
 @pytest.mark.parametrize(

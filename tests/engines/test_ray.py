@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ from processes import alive, below, environment, listening
 from run_folders import ENVIRONMENT, call, command, content, data, scratch
 
 from marginattack.classifier import Refused
+from marginattack.engines import ray_start, worker
+from marginattack.engines.ray import Cluster, Crew, _cause
 from marginattack.engines.worker import Worker
 from marginattack.job import open_job
-from marginattack.settings import read_settings
+from marginattack.settings import Settings, read_settings
 from marginattack.store import Store
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
@@ -38,7 +42,7 @@ def environ(**more: str) -> dict[str, str]:
 
 
 def run(arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False, env=environ(**more))
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False, env=environ(**more))
 
 
 def test_a_lost_worker_and_a_poisoned_shard_cost_nothing_but_that_shard(tmp_path: Path) -> None:
@@ -77,7 +81,8 @@ def test_a_lost_worker_and_a_poisoned_shard_cost_nothing_but_that_shard(tmp_path
 
 def test_an_interrupt_ends_with_130_on_loopback_with_a_token_and_leaves_no_process(tmp_path: Path) -> None:
     arguments = on_cluster(tmp_path, tmp_path / "run", "slow")
-    process = subprocess.Popen(arguments, env=environ(), stderr=subprocess.PIPE, text=True)
+    elsewhere = environ(RAY_ADDRESS="127.0.0.1:1")  # Ray's own default is no --address
+    process = subprocess.Popen(arguments, env=elsewhere, stderr=subprocess.PIPE, text=True)
     while not list(tmp_path.glob("run/margins/*/*.parquet")):
         time.sleep(0.02)
         assert process.poll() is None
@@ -107,8 +112,11 @@ def gone(started: set[int], seconds: float = 15) -> None:
     assert not started & alive().keys()
 
 
-def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(tmp_path: Path) -> None:
-    flags = {"model": f"{MODELS.parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "data.npz"))}
+def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a worker goes
+    flags = {"model": f"{MODELS.parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "data.npz", 8))}
     settings = read_settings(None, [], flags)
     job = open_job(settings)
     identity, about = job.identity(), {**job.about(), "started": "then"}
@@ -128,6 +136,22 @@ def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(tmp_path: Pa
     with pytest.raises(Refused, match=r"it does not see the run in .*: give --out on a shared file system"):
         opened(str(tmp_path / "hidden"), identity, "then")
 
+    late = Worker(settings.model_dump_json(), there, str(tmp_path), json.dumps(identity), "then")
+    late.open()
+    Store(there).update(started="later")  # another driver found no shard and began anew
+    with pytest.raises(Refused, match="another run is there"):
+        late.measure(0, "race", "l2", 64)
+    assert not list((tmp_path / "run").glob("margins/*/*"))
+
+    def without_torchvision(settings: Settings) -> Any:
+        raise ImportError("No module named torchvision")
+
+    monkeypatch.setattr(worker, "open_job", without_torchvision)
+    with pytest.raises(
+        Refused, match=rf"the worker on {socket.gethostname()} cannot take part: ImportError: No module named"
+    ):
+        opened(there, identity, "later")
+
 
 @pytest.mark.parametrize(
     ("more", "named"),
@@ -136,6 +160,7 @@ def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(tmp_path: Pa
         (["--engine", "slurm"], "no engine is named 'slurm': choose from serial, ray"),
         (["--engine", "ray", "--gpus-per-worker", "1", "--device", "cpu"], "this machine has no GPU"),
         (["--engine", "ray", "--device", "cuda:1"], "cuda:1"),
+        (["--engine", "ray", "--address", "127.0.0.1:1"], "at --address 127.0.0.1:1: [Errno 111] Connection refused"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, more: list[str], named: str) -> None:
@@ -145,9 +170,35 @@ def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, more: list[s
     assert result.stderr.count("\n") == 1
 
 
-def test_progress_says_how_the_workers_are() -> None:
-    from marginattack.engines.ray import Cluster
+def test_no_more_gpus_are_promised_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(Refused, match="--gpus-per-worker 1 for 3 workers: this machine has 2 GPUs; share one"):
+        ray_start._begin(None, "", 3, None, None)
 
+
+@pytest.mark.parametrize(("gpus", "device"), [(1.0, "cuda"), (0.0, "cpu")])
+def test_workers_are_told_whether_they_have_a_gpu(tmp_path: Path, gpus: float, device: str) -> None:
+    flags = {"model": f"{MODELS.parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "data.npz", 8))}
+    job = open_job(read_settings(None, [], flags))
+    (tmp_path / "run").mkdir()
+    store = Store.begin(tmp_path / "run", job.identity(), job.about())
+    ray = Mock()
+    Crew(ray, Cluster(), job, store, 1, gpus)
+    settings = ray.remote.return_value.return_value.remote.call_args.args[0]
+    assert json.loads(settings)["device"] == device
+
+
+def test_why_a_worker_was_lost_is_what_ray_says_last() -> None:
+    story = (
+        "The actor died because of an error raised in its creation task\n"
+        + 9 * "  File ...\n"
+        + "\nImportError: no torch\n"
+    )
+    assert _cause(RuntimeError(story)) == "ImportError: no torch"
+    assert _cause(RuntimeError("The actor is unavailable.")) == "The actor is unavailable."
+
+
+def test_progress_says_how_the_workers_are() -> None:
     cluster = Cluster(workers=3)
     cluster.alive, cluster.retried = 1, 0
     assert cluster.note() == "1 worker"

@@ -35,6 +35,10 @@ def test_the_record_meets_its_bars_and_the_page_shows_it(scale: ModuleType) -> N
     numbers = json.loads((ROOT / "benchmarks/records/scale.json").read_text())["numbers"]
     assert numbers["measured"]["overhead_ms"] <= 10
     assert statistics.median(numbers["measured"]["speedup"]) >= 1.8
+    assert sum(row["lost"] for row in numbers["troubled"]) >= 5
+    for row in numbers["troubled"]:
+        assert row["simulated_s"] == pytest.approx(row["measured_s"], rel=0.1)
+        assert row["model_s"] == pytest.approx(row["measured_s"], rel=0.1)
     page = (ROOT / "docs/scale.md").read_text()
     for line in scale.page(numbers):
         assert line in page, line

@@ -56,7 +56,8 @@ def progress(what: str, total: int, note: Callable[[], str] | None = None) -> It
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(), Note()
     )  # fmt: skip
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    # Shards may take a minute each, so the rate is over ten.
+    with Progress(*columns, console=console, speed_estimate_period=600, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         if note is None or console.is_terminal:
             yield lambda done: bar.advance(task, done)

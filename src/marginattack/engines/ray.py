@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from marginattack.classifier import Classifier, Refused
+from marginattack.classifier import Classifier, Refused, one_line, told
 from marginattack.engines import Pool, SetAside
 from marginattack.engines.ray_start import connected
 from marginattack.job import Job
@@ -76,9 +76,12 @@ class Crew(Pool):
         from marginattack.engines.worker import Worker
 
         self.ray, self.cluster, self.job, self.store = ray, cluster, job, store
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=0)(Worker)
+        # retries of an actor make its calls wait while it is started again; those of a call, below, are ours to count
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Worker)
+        device = job.settings.device or ("cuda" if gpus else "cpu")  # a GPU that torch does not see is no CPU
         arguments = (
-            job.settings.model_dump_json(), os.fspath(store.path if _remote(store) else store.path.absolute()),
+            job.settings.model_copy(update={"device": device}).model_dump_json(),
+            os.fspath(store.path if _remote(store) else store.path.absolute()),
             os.getcwd(), json.dumps(job.identity()), store.manifest["started"],
         )  # fmt: skip
         self.actors = [remote.remote(*arguments) for _ in range(workers)]
@@ -152,8 +155,8 @@ class Crew(Pool):
                     reason = self._reason(task, error.cause)
                     self._again(queue, task, reason, give_up)
                 except self.ray.exceptions.RayError as error:
-                    self._lost(worker, task, error)
-                    self._again(queue, task, f"its worker was lost: {_line(error)}", give_up)
+                    self._lost(worker, task, _cause(error))
+                    self._again(queue, task, f"its worker was lost: {_cause(error)}", give_up)
                 else:
                     self.idle.append(worker)
                     if task.method == "open":
@@ -163,7 +166,7 @@ class Crew(Pool):
             tick()
 
     def _give(self, worker: int, task: Task) -> None:
-        method = getattr(self.actors[worker], task.method)
+        method = getattr(self.actors[worker], task.method).options(max_task_retries=0)
         self.busy[method.remote(*task.arguments())] = worker, task
 
     def _joined(self, worker: int, about: dict[str, Any]) -> None:
@@ -171,7 +174,7 @@ class Crew(Pool):
         self.hardware[about["hardware"]] += 1
         self.cluster.alive += 1
 
-    def _lost(self, worker: int, task: Task, error: Exception) -> None:
+    def _lost(self, worker: int, task: Task, reason: str) -> None:
         """Ray starts the actor again, here or on another node; it is asked for nothing else until it has opened."""
         if task.method != "open":
             self.cluster.alive -= 1
@@ -179,7 +182,7 @@ class Crew(Pool):
             self.tries[worker] += 1
             if self.tries[worker] >= TRIES:  # it is left out; without any there is no run
                 if not self.busy and not self.idle:
-                    _refuse(f"every worker was lost, the last while it opened the model and the data: {_line(error)}")
+                    _refuse(f"every worker was lost, the last while it opened the model and the data: {reason}")
                 return
         self._give(worker, Task("open"))
 
@@ -217,6 +220,9 @@ def _refuse(reason: str) -> None:
 
 
 def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    named = text if isinstance(error, Refused) else f"{type(error).__name__}: {text}"
-    return named if len(named) <= 300 else named[:299] + "…"
+    return " ".join(str(error).split()) if isinstance(error, Refused) else told(error)
+
+
+def _cause(error: BaseException) -> str:
+    """Ray tells the whole story; what it says last is the cause."""
+    return one_line(Refused(str(error).strip().rpartition("\n")[2]))

@@ -4,8 +4,11 @@ import math
 import os
 import secrets
 import shutil
+import signal
+import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 from marginattack.classifier import Refused
 
 MEMORY = 100 * 2**20  # of the object store: nothing large goes through it
+KNOCK = 10.0  # seconds that a cluster has to answer
 
 
 @contextmanager
@@ -21,6 +25,7 @@ def connected(
     address: str | None, workers: int | None, gpus: float | None, device: str | None
 ) -> Iterator[tuple[Any, int, float]]:
     """Ray, how many workers to start, and how many GPUs each has. What was started here ends here."""
+    address = None if address == "local" else address  # Ray's own word for it, but it would listen everywhere
     ray = _imported(address)
     if ray.is_initialized():
         yield ray, *_counted(ray, workers, gpus, device)
@@ -57,9 +62,12 @@ def _imported(address: str | None) -> Any:
 
 
 def _join(ray: Any, address: str) -> None:
+    host, _, port = address.rpartition(":")
     try:
+        if port.isdecimal() and "://" not in host:  # Ray itself would knock for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+    except (OSError, OverflowError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:300]
         hint = "is it up, and does RAY_AUTH_TOKEN or ~/.ray/auth_token hold its token (RAY_AUTH_MODE=disabled: none)?"
         raise Refused(f"no Ray cluster answers at --address {address}: {reason}; {hint}") from None
@@ -71,14 +79,33 @@ def _begin(ray: Any, folder: str, workers: int | None, gpus: float | None, devic
 
     there = torch.cuda.device_count() if device != "cpu" else 0
     each = (1.0 if there else 0.0) if gpus is None else gpus
-    if each and not there:
-        raise Refused(f"--gpus-per-worker {each:g}: this machine has no GPU; name a cluster that has with --address")
-    count = workers or (int(there / each) if each else os.cpu_count() or 1)
-    ray.init(
-        num_cpus=count, num_gpus=math.ceil(count * each), include_dashboard=False, dashboard_host="127.0.0.1",
-        _node_ip_address="127.0.0.1", object_store_memory=MEMORY, log_to_driver=False, logging_level="ERROR",
-        _temp_dir=folder,
-    )  # fmt: skip
+    count = workers or (int(there / each) if each else None)  # None: Ray counts the cores that it may use
+    if each * (count or 1) > there:
+        needed = f"--gpus-per-worker {each:g}" + (f" for {workers} workers" if workers else "")
+        found = f"this machine has {there} GPU{'' if there == 1 else 's'}" if there else "this machine has no GPU"
+        raise Refused(f"{needed}: {found}; share one by a part of it, as 0.5, or name a cluster with --address")
+    with _uninterrupted():
+        ray.init(
+            address="local", num_cpus=count, num_gpus=math.ceil((count or 0) * each), include_dashboard=False,
+            dashboard_host="127.0.0.1", _node_ip_address="127.0.0.1", object_store_memory=MEMORY, log_to_driver=False,
+            logging_level="ERROR", _temp_dir=folder,
+        )  # fmt: skip
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits: Ray, interrupted while it starts, leaves processes that look for their cluster for a minute."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _counted(ray: Any, workers: int | None, gpus: float | None, device: str | None) -> tuple[int, float]:

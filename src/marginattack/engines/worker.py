@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from marginattack.classifier import Classifier, Refused
+from marginattack.classifier import Classifier, Refused, told
 from marginattack.job import Job, choose_batch, hardware, open_job
+from marginattack.places import is_full
 from marginattack.readback import check_shard
 from marginattack.settings import Settings
 from marginattack.store import Part, Store, differences
@@ -36,8 +37,11 @@ class Worker:
                 if changed:
                     raise Refused(f"it opens another model or other data ({changed})")
                 self.opened = job, self._store(), Classifier(job.model.module, bounds=(0.0, 1.0))
-            except Refused as error:
-                raise Refused(f"the worker on {socket.gethostname()} cannot take part: {error}") from None
+            except (Refused, OSError, ImportError) as error:
+                if is_full(error):
+                    raise
+                reason = error if isinstance(error, Refused) else told(error)
+                raise Refused(f"the worker on {socket.gethostname()} cannot take part: {reason}") from None
         return {"host": socket.gethostname(), "pid": os.getpid(), "hardware": hardware(self.opened[2].device)}
 
     def batch(self) -> int:
@@ -54,6 +58,7 @@ class Worker:
             self.held = -1, None  # the old samples go before the new ones come
             self.held = shard, job.samples(store.shards[shard])
         columns, images, about = job.compute(classifier, Part(attack, norm), self.held[1], batch)
+        self._store()  # a worker that was cut off may find another run in the folder
         store.commit(Part(attack, norm), shard, columns, images, about)
         return time.perf_counter() - began
 
