@@ -26,6 +26,7 @@ from marginattack.attacks import (
     LogitDifferenceAttack,
     MarginAttack,
     OnePixel,
+    Race,
     Search,
 )
 from marginattack.attacks.attack import Attack
@@ -37,6 +38,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ONE_BY_ONE = 10
 
 ATTACKS: dict[str, Attack] = {
+    "Race, the default": Race(),
+    "Race, 100 passes": Race(passes=100),
     "MarginAttack": MarginAttack(),
     "MarginAttack, 50 moves": MarginAttack(moves=50, closing=5),
     "FGSM, step searched": FGSM(loss=MARGIN),

@@ -74,7 +74,8 @@ def child(data: str, out: str, moves: str) -> None:
         inside[0] += time.process_time() - began
 
     Problem.solve = timed  # type: ignore[method-assign]
-    flags = {"model": f"{__file__}:network", "data": data, "attack.marginattack.moves": int(moves), "batch": 256}
+    flags = {"model": f"{__file__}:network", "data": data, "attacks": ["marginattack"], "batch": 256}
+    flags |= {"attack.marginattack.moves": int(moves)}
     wall, cpu = time.perf_counter(), time.process_time()
     run(read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None), tell=print)
     seconds = time.process_time() - cpu

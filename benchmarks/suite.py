@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from networks import NETWORKS, network
 from peers import Absent, enlist, roster
-from record import write
+from record import conditions, write
 from torch import Tensor, nn
 
 from marginattack import bench
@@ -121,7 +121,7 @@ def save(path: Path, name: str, trial: bench.Trial, *, limit: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {
         "name": name, "attack": trial.attack, "budget": trial.budget, "refuted": trial.refuted,
-        "seconds": trial.seconds, "device": DEVICE, "cut": trial.seconds >= 0.98 * limit,
+        "seconds": trial.seconds, "device": DEVICE, "cut": trial.seconds >= 0.98 * limit, "on": conditions(),
     }  # fmt: skip
     scratch = path.with_suffix(".tmp.npz")
     np.savez_compressed(
@@ -177,16 +177,17 @@ def record(work: Path, place: Arena, norm: str, failed: dict[str, str]) -> dict[
     folder = cell_file(work, place, norm, "", 0).parent
     cells = [load(path) for path in sorted(folder.glob("*.npz")) if not path.name.endswith(".tmp.npz")]
     best = pool(folder / "pool.npy", bench.pooled([trial for _, trial in cells]))
+    on = [json.loads(text) for text in sorted({json.dumps(about["on"], sort_keys=True) for about, _ in cells})]
     rows = [
         {
             "attack": about["name"], "settings": trial.attack, "budget": trial.budget, **bench.summary(trial, best),
-            "cut": about["cut"], "anytime": bench.anytime(trial, best),
+            "cut": about["cut"], "on": on.index(about["on"]), "anytime": bench.anytime(trial, best),
         }
         for about, trial in cells
     ]  # fmt: skip
     rows.sort(key=lambda row: (row["budget"], row["excess"]))
     numbers = {
-        "model": place.subject.name, "norm": norm, "n": len(place.images), "digest": place.digest, "device": DEVICE,
+        "model": place.subject.name, "norm": norm, "n": len(place.images), "digest": place.digest, "on": on,
         "pool": {"median": float(np.median(best)), "d_max": bench.furthest(best), "runs": len(cells)},
         "passes": {str(budget): bench.grid(budget).tolist() for budget in sorted({row["budget"] for row in rows})},
         "rows": rows, "failed": failed,
@@ -204,13 +205,13 @@ def pool(path: Path, best: bench.Numbers) -> bench.Numbers:
 
 
 def rounded(value: Any) -> Any:
-    """Six digits, and none for what JSON has no number for."""
+    """Four digits, and none for what JSON has no number for."""
     if isinstance(value, dict):
         return {key: rounded(entry) for key, entry in value.items()}
     if isinstance(value, list):
         return [rounded(entry) for entry in value]
     if isinstance(value, float):
-        return float(f"{value:.6g}") if np.isfinite(value) else None
+        return float(f"{value:.4g}") if np.isfinite(value) else None
     return value
 
 

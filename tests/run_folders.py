@@ -30,7 +30,7 @@ def command(folder: Path, out: Path, *more: str, model: str = "small", n: int = 
     file = folder / f"data-{n}.npz"
     if not file.exists():
         data(file, n)
-    attack = ["--set", "attack.marginattack.moves=20", "--set", "shard=8", "--batch", "8"]
+    attack = ["--attack", "marginattack", "--set", "attack.marginattack.moves=20", "--set", "shard=8", "--batch", "8"]
     source = ["--model", f"{MODELS}:{model}", "--data", str(file), "--norm", "l2", "--norm", "linf"]
     return [sys.executable, "-m", "marginattack", "measure", *source, *attack, "--out", str(out), *more]
 

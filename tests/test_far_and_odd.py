@@ -62,7 +62,7 @@ def test_an_attack_may_be_named() -> None:
     model = smooth()
     images, labels = inputs(model)
     assert bool(ma.measure(model, images, labels, attack="deepfool").success.any())
-    with pytest.raises(ma.Refused, match=r"attack is 'deepfoul': give an attack such as MarginAttack\(\)"):
+    with pytest.raises(ma.Refused, match=r"attack is 'deepfoul': give an attack such as Race\(\)"):
         ma.measure(model, images, labels, attack="deepfoul")
 
 

@@ -242,4 +242,4 @@ def test_without_settings_the_best_attack_there_is_is_used() -> None:
     margins = ma.measure(model, *inputs(model))
     assert margins.norm == "l2"
     assert margins.success.all()
-    assert margins.settings["attack"] == repr(ma.MarginAttack())
+    assert margins.settings["attack"] == repr(ma.Race())

@@ -17,7 +17,7 @@ from marginattack.cli import app
 from marginattack.store import Store
 
 RUNNER = CliRunner()
-QUICK = ("--set", "attack.marginattack.moves=10")
+QUICK = ("--attack", "marginattack", "--set", "attack.marginattack.moves=10")
 
 
 def cli(*arguments: str, code: int = 0) -> str:
@@ -45,8 +45,9 @@ def test_it_holds_what_measure_returns(run: Path) -> None:
     assert found.norm == "linf"
     for name in ("success", "label", "prediction", "forwards", "backwards"):
         assert getattr(found, name).equal(getattr(expected, name)), name
-    for name in ("distance", "adversarial"):  # how far past the boundary depends on the rounding seen in each shard
-        assert torch.allclose(getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-5), name
+    # How far past the boundary depends on the rounding seen in each shard, and so do pixels of no weight.
+    assert torch.allclose(found.distance, expected.distance, rtol=1e-4)
+    assert torch.allclose((found.adversarial - images).abs().flatten(1).amax(1).double(), found.distance, atol=1e-6)
     assert found.settings["attacks"]["marginattack"].startswith("MarginAttack(moves=20")
     assert found.summary() == pytest.approx(expected.summary(), rel=1e-4)
 

@@ -3,6 +3,7 @@
 from marginattack.attacks import ATTACKS as ATTACKS
 from marginattack.attacks.marginattack import MarginAttack as MarginAttack
 from marginattack.attacks.presets import preset as preset
+from marginattack.attacks.race import Race as Race
 from marginattack.classifier import Classifier as Classifier
 from marginattack.classifier import Refused as Refused
 from marginattack.classifier import TwoClass as TwoClass

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from marginattack.attacks import ATTACKS, Attack
-from marginattack.attacks.marginattack import MarginAttack
+from marginattack.attacks.race import Race
 from marginattack.batches import out_of_memory
 from marginattack.classifier import Bounds, Classifier, Refused
 from marginattack.margins import Margins
@@ -35,8 +35,8 @@ def measure(
 
     images: one input a row, in pixels, inside ``bounds`` (0 to 1 unless stated). labels: their classes.
     norm: "l1", "l2", "linf", "l0" or a Norm. targets: for each input the class to reach; none: any wrong class.
-    attack: any of ``marginattack.ATTACKS`` with its settings, or its name.
-    budget: forwards + backwards a sample, never exceeded.
+    attack: any of ``marginattack.ATTACKS`` with its settings, or its name; ``Race()`` unless stated.
+    budget: forwards + backwards a sample, never exceeded. ``Race`` spends all of it, and 400 where none is given.
     seed: random draws belong to (seed, sample), so results do not depend on ``batch``.
     ids: the number of each input, which its draws belong to; 0, 1, … unless stated.
     batch: how many inputs are attacked side by side; halved, down to one, when memory runs out.
@@ -75,12 +75,12 @@ def measure(
 def _as_attack(attack: Any) -> Attack:
     """An attack, or the one of that name with its defaults."""
     if attack is None:
-        return MarginAttack()
+        return Race()
     if isinstance(attack, Attack):
         return attack
     if isinstance(attack, str) and attack in ATTACKS:
         return ATTACKS[attack]()
-    raise Refused(f"attack is {attack!r}: give an attack such as MarginAttack(), or one of {', '.join(ATTACKS)}")
+    raise Refused(f"attack is {attack!r}: give an attack such as Race(), or one of {', '.join(ATTACKS)}")
 
 
 def _as_ids(ids: Any, n: int) -> Tensor:

@@ -58,6 +58,16 @@ class Norm(ABC):
     def _spread(self, weight: Points, room: Points, r: Scalars) -> Points:
         """The smallest t in [0, room] with Σ weight·t = r; all of the room where that cannot reach r."""
 
+    @property
+    def pace(self) -> "Norm":
+        """The norm for steps in a ball of this one: itself, unless its steepest direction is a single coordinate."""
+        return self
+
+    @property
+    def scout(self) -> "Norm | None":
+        """The norm in which a first point is sought for this one: ℓ∞, whose steps move every coordinate."""
+        return LINF
+
     def onto_plane(self, x: Points, g: Points, r: Scalars, lo: Box, hi: Box) -> Points:
         """The nearest point to x in the box with gᵀ(z − x) = −r; the corner if there is none; x where g = 0."""
         weight, peak = _normalised(g)
@@ -100,6 +110,10 @@ class _L2(Norm):
 class _Linf(Norm):
     name: str = "linf"
 
+    @property
+    def scout(self) -> None:
+        return None
+
     def size(self, v: Points) -> Scalars:
         return v.abs().amax(1, keepdim=True)
 
@@ -120,6 +134,10 @@ class _Linf(Norm):
 @dataclass(frozen=True)
 class _L1(Norm):
     name: str = "l1"
+
+    @property
+    def pace(self) -> Norm:
+        return L2
 
     def size(self, v: Points) -> Scalars:
         return v.abs().sum(1, keepdim=True)
@@ -150,6 +168,10 @@ class _L0(Norm):
     """The number of changed coordinates. No norm in the strict sense; "dual" is the gain of the best coordinate."""
 
     name: str = "l0"
+
+    @property
+    def pace(self) -> Norm:
+        return L2
 
     def size(self, v: Points) -> Scalars:
         return (v != 0).sum(1, keepdim=True).to(v.dtype)

@@ -137,6 +137,11 @@ class Problem:
         """How many passes a sample may still spend, at most."""
         return max(self._left[self._live].tolist(), default=0)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a budget; parts of an unbounded problem have none either."""
+        return self.left < UNBOUNDED >> 20
+
     def uniform(self) -> Points:
         """Numbers in [0, 1): new ones at each call, each sample's own."""
         self._draws += 1

@@ -55,7 +55,7 @@ class Settings(_Strict):
     model: Annotated[ModelSettings, BeforeValidator(_named)]
     data: Annotated[DataSettings, BeforeValidator(_named)]
     norms: Annotated[list[str], Field(min_length=1), BeforeValidator(_listed)] = ["l2"]
-    attacks: Annotated[list[str], Field(min_length=1), BeforeValidator(_listed)] = ["marginattack"]
+    attacks: Annotated[list[str], Field(min_length=1), BeforeValidator(_listed)] = ["race"]
     attack: dict[str, dict[str, Any]] = {}
     budget: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**62)] = 0

@@ -34,6 +34,15 @@ LINF_CW = attacks.CarliniWagner(searches=9, steps=300, rate=0.01, initial=1e-5)
 L2_CW = attacks.CarliniWagner(searches=6, steps=150, rate=0.03, initial=0.1)
 MOVES = attacks.MarginAttack(moves=100)
 TOLERANCES: dict[tuple[str, str], Tolerance] = {
+    ("race", "l1"): Tolerance(
+        attacks.Race(), {"linear": (EXACT, EXACT), "inside": (EXACT, EXACT), "outside": (3e-4, 1e-3)}
+    ),
+    ("race", "l2"): Tolerance(
+        attacks.Race(), {"linear": (EXACT, EXACT), "inside": (EXACT, EXACT), "outside": (EXACT, EXACT)}
+    ),
+    ("race", "linf"): Tolerance(
+        attacks.Race(), {"linear": (EXACT, EXACT), "inside": (EXACT, EXACT), "outside": (3e-4, 1e-3)}
+    ),
     ("marginattack", "l1"): Tolerance(
         MOVES, {"linear": (EXACT, EXACT), "inside": (EXACT, EXACT), "outside": (0.006, 0.02)}
     ),

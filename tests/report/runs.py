@@ -28,7 +28,7 @@ def real_run(path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str,
 
     settings = {
         "model": "zoo:mnist-cnn", "data": {"source": "samples:mnist", "limit": digits}, "norms": list(norms),
-        "attack": {"marginattack": {"moves": moves}}, "batch": 64,
+        "attacks": ["marginattack"], "attack": {"marginattack": {"moves": moves}}, "batch": 64,
     }  # fmt: skip
     run(Settings.model_validate(settings), path, progress=_silent, tell=lambda finding: None, despite=True)
     return path

@@ -13,9 +13,11 @@ from marginattack.attacks.logit_difference import LogitDifferenceAttack as Logit
 from marginattack.attacks.marginattack import MarginAttack as MarginAttack
 from marginattack.attacks.one_pixel import OnePixel as OnePixel
 from marginattack.attacks.pgd import PGD as PGD
+from marginattack.attacks.race import Race as Race
 from marginattack.attacks.search import Search as Search
 
 ATTACKS: dict[str, type[Attack]] = {
+    "race": Race,
     "marginattack": MarginAttack,
     "fgsm": FGSM,
     "bim": BIM,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from marginattack.classifier import Classifier
 
-DEFAULT = ["marginattack", "deepfool", "search"]
+DEFAULT = ["race", "marginattack", "deepfool", "search"]
 HELP_ATTACK = "As `marginattack list attacks`, or preset:NAME; repeat."
 HELP_PEER = "An attack of another library, as advlib:ddn, foolbox:fmn or secml:ddn; repeat."
 

@@ -22,7 +22,7 @@ MODELS = (
 DATA = "samples:NAME, .npz with x and y, an image folder, torchvision:NAME, hf:NAME"
 
 Config = Annotated[Path | None, typer.Option(help="TOML file of settings; flags go before it.", show_default=False)]
-Set = Annotated[list[str] | None, typer.Option("--set", help="One setting, as attack.marginattack.moves=100; repeat.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="One setting, as attack.race.passes=1000; repeat.")]
 Model = Annotated[str | None, typer.Option(help=MODELS)]
 DataSource = Annotated[str | None, typer.Option("--data", help=DATA)]
 Normalize = Annotated[

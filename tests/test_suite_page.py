@@ -1,0 +1,112 @@
+"""The page of the benchmark's results says what the suite's records say, and its counts are right."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import overall
+import suite_page
+from record import RECORDS
+
+Excesses = dict[str, float]
+
+
+def record(model: str, budgets: dict[int, Excesses], *, hardware: tuple[str, ...] = ("a GPU",)) -> dict[str, Any]:
+    """A made-up record: optimality 1 − excess, the last row on the last hardware, every second point of a curve 0.5."""
+    on = [
+        {"command": "run", "date": "today", "hardware": each, "commit": "c", "python": "3", "torch": "2"}
+        for each in hardware
+    ]
+    rest = {
+        "success": 1.0,
+        "cut": False,
+        "forwards": 50.0,
+        "backwards": 49.0,
+        "on": 0,
+        "anytime": {"excess": [3.0, 0.5]},
+    }
+    rows = [
+        {"attack": name, "budget": budget, "excess": excess, "optimality": 1 - excess, **rest}
+        for budget, excesses in budgets.items()
+        for name, excess in excesses.items()
+    ]
+    rows[-1]["on"] = len(on) - 1
+    return {
+        "model": model, "norm": "l2", "n": 5, "on": on, "rows": rows, "failed": {},
+        "pool": {"median": 1.0, "d_max": 2.0, "runs": len(rows)},
+        "passes": {str(budget): [5, budget // 2] for budget in budgets},
+    }  # fmt: skip
+
+
+MADE_UP = [
+    record("first", {100: {"race": 0.1, "advlib:x": 0.2, "lib:y": 0.4}, 400: {"race": 0.05, "lib:y": 0.5}}),
+    record("second", {100: {"race": 0.3, "lib:y": 0.2, "ours": 0.5}}, hardware=("a GPU", "a CPU")),
+    record("third", {100: {"race": 0.2, "lib:y": 0.6, "ours": 0.1}}),
+    record("unpeered", {100: {"race": 0.9, "ours": 0.1}}),
+]
+
+
+def test_the_page_is_up_to_date() -> None:
+    found = overall.records(RECORDS)
+    assert suite_page.PAGE.read_text() == suite_page.page(found), "run python benchmarks/suite_page.py"
+
+
+@pytest.mark.parametrize("norm", overall.NORMS)
+def test_the_figures_are_up_to_date_and_small(norm: str) -> None:
+    svg = (suite_page.IMAGES / f"suite-{norm}.svg").read_text()
+    points = overall.curves(overall.records(RECORDS), norm)
+    assert suite_page.digest(points) in svg, "run python benchmarks/suite_page.py"
+    assert all(point["model"] in svg for point in points)
+    assert len(svg.encode()) < 150_000
+
+
+def test_counts_and_means_by_hand() -> None:
+    few, more = overall.sums(MADE_UP)
+    assert (few.budget, few.models, more.budget, more.models) == (100, 3, 400, 1)
+    assert few.race == pytest.approx({"excess": 0.2, "optimality": 0.8})
+    assert few.peer is not None
+    assert (few.peer["attack"], few.peer["excess"]) == ("lib:y", pytest.approx(0.4))  # advlib:x ran on one model
+    assert few.best == pytest.approx({"excess": 1 / 3, "optimality": 2 / 3})
+    assert few.ratio == pytest.approx(0.6)
+    assert (few.first, few.first_of_all) == ([2, 2], [1, 1])
+    assert (more.ratio, more.ratio_within) == pytest.approx((0.1, 0.25))  # advlib:x found 0.2 with 100 passes
+    assert overall.firsts(overall.cells(MADE_UP), "peers", "shorter") == [3, 3]
+
+
+def test_a_tie_counts_as_first() -> None:
+    tied = [record("tied", {100: {"race": 0.2, "lib:y": 0.2}})]
+    assert overall.sums(tied)[0].first == [1, 1]
+
+
+def test_the_page_names_what_is_lost_cut_or_mixed() -> None:
+    page = suite_page.page(MADE_UP)
+    assert (
+        "Cells in which a peer is ahead of `race`: 1 of 4.\n\n- second, ℓ2, 100 passes: excess 30.00% against" in page
+    )
+    assert "Cells in which another attack of ours is ahead of `race`: 1 of 4.\n\n- third, ℓ2, 100 passes" in page
+    assert "in 3 of 4 cells" in page
+    assert (
+        "| second | 100 | 30.00% | 0.7000 | 100.0% | lib:y | 20.00% | 0.8000 | 100.0% | 1 | hardware differs |" in page
+    )
+    assert "| third | 100 | **20.00%** | **0.8000** | 100.0% | lib:y | 60.00% | 0.4000 | 100.0% | 1 |  |" in page
+    assert "- ℓ2, 100 passes, 4 models: advlib:x 1, lib:y 3, ours 3" in page
+    cut = record("cut", {100: {"race": 0.1, "lib:y": 0.2}})
+    cut["rows"][1]["cut"] = True
+    cut["failed"] = {"lib:z 100": "not installed"}
+    page = suite_page.page([cut])
+    assert "| 1 | cut: lib:y |" in page
+    assert "lib:z 100 (cut, ℓ2): not installed" in page
+
+
+def test_figures_show_the_longest_course_and_every_end() -> None:
+    assert overall.figured([*MADE_UP, record("more", {400: {"race": 0.1, "a:y": 0.1}})], "l2") == ["race", "a:y"]
+    points = [
+        point for point in overall.curves(MADE_UP, "l2") if (point["model"], point["attack"]) == ("first", "race")
+    ]
+    assert [(point["passes"], point["excess"], point["end"]) for point in points] == [
+        (200, 0.5, 0), (400, 0.05, 0), (100, 0.1, 1), (400, 0.05, 1),
+    ]  # fmt: skip
