@@ -1,4 +1,4 @@
-"""Write the pages whose figures come from records: docs/parity.md and the table in docs/how-to-choose.md.
+"""Write the pages whose figures come from records: docs/parity.md, the tables in docs/how-to-choose.md and method.md.
 
 python benchmarks/pages.py
 """
@@ -11,6 +11,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks/records"
 MARK = "<!-- from benchmarks/records/choose.json, by benchmarks/pages.py -->"
+ABLATION = "<!-- from benchmarks/records/ablation.json, by benchmarks/pages.py -->"
 HEAD = """# Parity: each attack beside a public implementation
 
 Same digits, same settings, one run a table (`python benchmarks/parity.py`; records in benchmarks/records). Digits are
@@ -86,10 +87,37 @@ def chosen(page: str) -> str:
     return f"{before}{MARK}\n{choose()}\n{MARK}{after}"
 
 
+def ablation() -> str:
+    """The table of docs/method.md: the mean excess of Race without each ingredient."""
+    record = json.loads((RECORDS / "ablation.json").read_text())
+    cells = [(each, budget) for each in record["numbers"] for budget in (100, 400)]
+    n = sorted({each["n"] for each in record["numbers"]})
+    heads = [f"{each['model']} {each['norm']}, {budget}" for each, budget in cells]
+    lines = [
+        f"{where(record['conditions'])}; n = {', '.join(map(str, n))}; mean excess over the best of all rows:",
+        "",
+        "| | " + " | ".join(heads) + " |",
+        "|---" * (len(heads) + 1) + "|",
+    ]
+    names = dict.fromkeys(key.rpartition(", ")[0] for key in record["numbers"][0]["excess"])
+    for name in names:
+        values = [each["excess"].get(f"{name}, {budget}") for each, budget in cells]
+        lines.append(f"| {name} | " + " | ".join("" if v is None else f"{v:.2%}" for v in values) + " |")
+    return "\n".join(lines)
+
+
+def ablated(page: str) -> str:
+    """The page with its table as the record has it."""
+    before, _, after = page.split(ABLATION)
+    return f"{before}{ABLATION}\n{ablation()}\n{ABLATION}{after}"
+
+
 def main() -> None:
     (ROOT / "docs/parity.md").write_text(parity())
     path = ROOT / "docs/how-to-choose.md"
     path.write_text(chosen(path.read_text()))
+    path = ROOT / "docs/method.md"
+    path.write_text(ablated(path.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Full runs on a GPU, several processes side by side: each takes some rows, and keeps what it has.
 
-    python experiments/full.py EXPERIMENT OUT SECONDS [ROW …]
+    python experiments/full.py [--tf32] EXPERIMENT OUT SECONDS [ROW …]
 
-It continues what is under OUT; SECONDS bounds each row. ``REPRODUCE_DATA`` lists the data files, as NAME=FILE.
+It continues what is under OUT; SECONDS bounds each row. ``REPRODUCE_DATA`` lists the data files, as NAME=FILE. With
+``--tf32`` attacks search in tf32, and the points they find are checked in float32, as all are; the settings say so.
 """
 
 import os
@@ -16,11 +17,12 @@ from marginattack.reproduce import reproduce
 
 
 def main() -> None:
-    name, out, limit, *rows = sys.argv[1:]
-    os.environ.setdefault("COMMAND", f"python experiments/full.py {name}")
+    tf32 = "--tf32" in sys.argv
+    name, out, limit, *rows = (word for word in sys.argv[1:] if word != "--tf32")
+    os.environ.setdefault("COMMAND", f"python experiments/full.py{' --tf32' * tf32} {name}")
     began = time.perf_counter()
     record = reproduce(
-        name, Path(out), data=os.environ.get("REPRODUCE_DATA", "").split(), only=rows, limit=float(limit),
+        name, Path(out), data=os.environ.get("REPRODUCE_DATA", "").split(), only=rows, limit=float(limit), tf32=tf32,
         device="cuda" if torch.cuda.is_available() else "cpu",
         say=lambda line: print(f"{time.perf_counter() - began:6.1f} {name} {line}", flush=True),
     )  # fmt: skip

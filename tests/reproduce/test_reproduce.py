@@ -85,6 +85,14 @@ def test_a_row_goes_on_where_it_was_left_and_gives_the_same(mnist: Subject, tmp_
     assert lines[-1].startswith("l2 a, b: 5 of 5")
 
 
+def test_a_row_whose_settings_changed_tells_both() -> None:
+    row = Outcome(settings="A(), searched in tf32", distance=[1.0])
+    for settings in ("A(), searched in tf32", "A()", "A()"):
+        row.add(Outcome(settings=settings, distance=[2.0]))
+    assert row.settings == "A(), searched in tf32; then A()"
+    assert row.distance == [1.0, 2.0, 2.0, 2.0]
+
+
 def test_pgd_counts_what_it_fooled_within_less_and_needs_the_margins(mnist: Subject, tmp_path: Path) -> None:
     row = next(row for row in tables.rows("mnist", quick=True) if row.name == "linf PGD")
     with pytest.raises(Refused, match="needs the margins of linf MarginAttack"):

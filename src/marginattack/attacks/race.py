@@ -50,8 +50,9 @@ class Race(Attack):
     the share of a descent in which a goes from 0 (the signs of the gradient) to 1 (the gradient), ``memory`` the weight
     of the gradients before. A ball in which nothing was found yet widens by ``growth`` a step.
 
-    Below 200 passes there is no room for all this. Where a hop to the tangent plane of x₀ leaves less than ``trust`` of
-    c, two classes are followed by slides, elsewhere everything goes into one descent.
+    Where a hop to the tangent plane of x₀ leaves less than ``trust`` of c, the model is nearly linear as far as the
+    boundary, and classes are followed by slides, elsewhere by descents. Below 200 passes there is no room for all this:
+    there is no scouting, and where the model is not nearly linear nearly everything goes into one descent.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
@@ -83,17 +84,17 @@ class Race(Attack):
 
     def __call__(self, problem: Problem) -> None:
         passes = min(problem.left, self.most) if problem.bounded else self.passes
-        if passes >= SMALL:
-            self.race(problem, passes, self.descend, classes=round(passes**0.25 - 1.5), starts=passes // START)
-            return
+        classes, starts = round(passes**0.25 - 1.5), passes // START
         linear = self.foretold(problem)
-        short = replace(self, scouting=0.0, polishing=0.5 * self.polishing, warmup=2.5 * self.warmup)
-        following = replace(self, beta=Cosine(1.0, 0.02), average=0.0).slide
+        tight, loose, few = self, self, classes
+        if passes < SMALL:
+            tight = replace(self, scouting=0.0, polishing=0.5 * self.polishing, warmup=2.5 * self.warmup)
+            loose, few = replace(tight, polishing=0.1 * self.polishing), 0
+        sliding = replace(self, beta=Cosine(1.0, 0.02), average=0.0).slide
         with problem.take(linear.nonzero()[:, 0]) as part:
-            part.solve(partial(short.race, passes=passes - 3, follow=following, classes=2, starts=0))
+            part.solve(partial(tight.race, passes=passes - 3, follow=sliding, classes=classes, starts=starts))
         with problem.take((~linear).nonzero()[:, 0]) as part:
-            single = replace(short, polishing=0.1 * self.polishing)
-            part.solve(partial(single.race, passes=passes - 3, follow=self.descend, classes=0, starts=0))
+            part.solve(partial(loose.race, passes=passes - 3, follow=self.descend, classes=few, starts=starts))
 
     def race(self, problem: Problem, passes: int, follow: Move, classes: int, starts: int) -> None:
         """Every descent in turn, then the polish with all that is left."""

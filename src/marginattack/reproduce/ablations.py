@@ -44,6 +44,16 @@ class ShrinkAsPrinted:
         return z - beta * a * slope - beta * self.b * s
 
 
+@dataclass(frozen=True)
+class ByMoves:
+    """(2k + 2)^−exponent: the move that projection k is, counted from 1 among moves of both kinds."""
+
+    exponent: float
+
+    def __call__(self, k: int, n: int) -> float:
+        return float((2 * k + 2) ** -self.exponent)
+
+
 def variants(norm: str) -> dict[str, MarginAttack]:
     """The attacks by name; the first is the paper's text, corrected, with one start at the input."""
     text = replace(preset(f"mnist-{norm}"), restarts=1, radius=0.0)
@@ -68,6 +78,8 @@ def variants(norm: str) -> dict[str, MarginAttack]:
     else:
         made |= {
             "design 1": replace(text, projection=Slide()),
+            "β by moves": replace(text, beta=ByMoves(1.0)),
+            "β by moves, ten random starts": replace(text, beta=ByMoves(1.0), restarts=10, radius=0.05),
             "Eq. 10 as printed": replace(text, projection=ShrinkAsPrinted(b=0.1)),
             "Eq. 10 as printed, α = 0.2 to the end": replace(
                 text, projection=ShrinkAsPrinted(b=0.1), closing_alpha=0.2

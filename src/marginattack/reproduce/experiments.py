@@ -66,12 +66,13 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 def reproduce(
     name: str, out: Path, *, quick: bool = False, data: Sequence[str] = (), device: str = "cpu",
-    only: Sequence[str] = (), limit: float = float("inf"), say: Callable[[str], None] = print,
+    only: Sequence[str] = (), limit: float = float("inf"), tf32: bool = False, say: Callable[[str], None] = print,
 ) -> dict[str, Any]:  # fmt: skip
     """Run an experiment, or ``only`` the rows whose names begin so, each for about ``limit`` seconds; the record.
 
     Rows are kept under ``out``, and what is there is not run again. ``data`` are files, of any of the subjects: those
-    that name a subject as NAME=FILE are for it, the others for all.
+    that name a subject as NAME=FILE are for it, the others for all. With ``tf32`` a GPU searches in it; the settings of
+    the rows that were found so say it.
     """
     if name not in EXPERIMENTS:
         raise Refused(f"cannot reproduce {name!r}: choose one of {', '.join(EXPERIMENTS)}")
@@ -87,8 +88,8 @@ def reproduce(
         if row.subject not in at:
             at[row.subject] = opened[row.subject]()
         where = at[row.subject]
-        if complete(row, kept, where.model, where.images, where.labels, limit=limit, say=say):
-            write(kept.folder / "conditions.json", conditions(name, device, quick))
+        if complete(row, kept, where.model, where.images, where.labels, limit=limit, tf32=tf32, say=say):
+            write(kept.folder / "conditions.json", conditions(name, device, quick, tf32))
     numbers = experiment.summarise(kept.every(row.name for row in rows), quick)
     record = {"conditions": json.loads((kept.folder / "conditions.json").read_text()), "numbers": numbers}
     write(out / f"{name}{'-quick' if quick else ''}.json", record)
@@ -102,7 +103,7 @@ def files_for(name: str, data: Sequence[str]) -> list[str]:
     return [file if equals else prefix for prefix, equals, file in named if not equals or prefix == alike]
 
 
-def conditions(name: str, device: str, quick: bool) -> dict[str, Any]:
+def conditions(name: str, device: str, quick: bool, tf32: bool = False) -> dict[str, Any]:
     """Where, when and with what this was run."""
     processor = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
     commit = os.environ.get("COMMIT") or _commit()
@@ -110,6 +111,7 @@ def conditions(name: str, device: str, quick: bool) -> dict[str, Any]:
         "command": os.environ.get("COMMAND") or f"marginattack reproduce {name}{' --quick' if quick else ''}",
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "hardware": processor if device.startswith("cuda") else f"{processor}, {torch.get_num_threads()} threads",
+        "search": "tf32" if tf32 else "float32",
         "commit": commit,
         "python": platform.python_version(),
         "torch": str(torch.__version__),

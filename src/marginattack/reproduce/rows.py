@@ -20,6 +20,7 @@ from marginattack.attacks import Attack
 from marginattack.attacks.carlini_wagner import CarliniWagner
 from marginattack.classifier import Refused
 from marginattack.measure import measure
+from marginattack.reproduce.fast import NOTE, InTf32
 from marginattack.reproduce.staged import Continued
 
 
@@ -34,7 +35,9 @@ class Outcome:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def add(self, other: "Outcome") -> None:
-        """The next piece."""
+        """The next piece; settings that differ are told one after the other."""
+        if other.settings not in self.settings.split("; then "):
+            self.settings += f"; then {other.settings}"
         self.distance += other.distance
         self.passes += other.passes
         self.seconds += other.seconds
@@ -50,6 +53,12 @@ class Piece:
     labels: Tensor
     ids: list[int]
     before: Callable[[str], Outcome]
+    tf32: bool = False
+
+    @property
+    def note(self) -> str:
+        """What the settings of an attack do not tell."""
+        return NOTE if self.tf32 else ""
 
     def some(self, rows: Sequence[int]) -> "Piece":
         """These rows of it."""
@@ -60,12 +69,13 @@ class Piece:
 
     def measured(self, attack: Attack, norm: str) -> Outcome:
         """One attack on these images, in one batch."""
+        searched = InTf32(attack=attack) if self.tf32 else attack
         began = time.perf_counter()
         margins = measure(
-            self.model, self.images, self.labels, norm, attack=attack, batch=len(self.images), ids=self.ids
+            self.model, self.images, self.labels, norm, attack=searched, batch=len(self.images), ids=self.ids
         )  # fmt: skip
         return Outcome(
-            settings=repr(attack), distance=margins.distance.tolist(),
+            settings=repr(attack) + self.note, distance=margins.distance.tolist(),
             passes=(margins.forwards + margins.backwards).tolist(), seconds=time.perf_counter() - began,
         )  # fmt: skip
 
@@ -100,7 +110,7 @@ def searches(attack: CarliniWagner, numbers: Sequence[int], names: Sequence[str]
             part = piece.measured(Continued(attack=attack, more=number - before, memory=memory), "l2")
             best, passes, seconds = np.minimum(best, part.distance), passes + part.passes, seconds + part.seconds
             outcomes[name] = Outcome(
-                settings=repr(attack).replace(f"searches={attack.searches}", f"searches={number}"),
+                settings=repr(attack).replace(f"searches={attack.searches}", f"searches={number}") + piece.note,
                 distance=best.tolist(), passes=[int(p) for p in passes], seconds=seconds,
             )  # fmt: skip
         return outcomes
@@ -151,7 +161,7 @@ def done(outcomes: dict[str, Outcome]) -> int:
 
 def complete(
     row: Row, kept: Kept, model: nn.Module, images: Tensor, labels: Tensor, *,
-    limit: float = float("inf"), say: Callable[[str], None] = lambda line: None,
+    limit: float = float("inf"), tf32: bool = False, say: Callable[[str], None] = lambda line: None,
 ) -> bool:  # fmt: skip
     """Run a row from where it was left until its n, or until about ``limit`` seconds have passed; whether it ran."""
     outcomes, began = kept.load(row.name), time.perf_counter()
@@ -166,7 +176,9 @@ def complete(
                 raise Refused(f"{row.name} needs the margins of {name}: run that row first")
             return found[name]
 
-        piece = Piece(model=model, images=images[here], labels=labels[here], ids=list(range(n))[here], before=before)
+        piece = Piece(
+            model=model, images=images[here], labels=labels[here], ids=list(range(n))[here], before=before, tf32=tf32
+        )  # fmt: skip
         for name, outcome in row.run(piece).items():
             if name in outcomes:
                 outcomes[name].add(outcome)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from marginattack.reproduce import paper
+from marginattack.reproduce.challenge import LONG
+from marginattack.reproduce.fast import NOTE
 from marginattack.stats import share
 
 DASH = "–"
@@ -31,6 +33,11 @@ def gain(beside: dict[str, Any] | None) -> str:
         return DASH
     points = [100 * (a - b) / beside["n"] for a, b in zip(beside["ours"], beside["theirs"], strict=True)]
     return " / ".join(f"{point:+.1f}" for point in points)
+
+
+def named(attack: str, row: dict[str, Any]) -> str:
+    """The attack, and in what it searched if not in float32."""
+    return f"{attack} (tf32)" if NOTE in row["settings"] else attack
 
 
 def success(data: str, numbers: dict[str, Any]) -> list[str]:
@@ -64,8 +71,9 @@ def _success_rows(data: str, norm: str, part: dict[str, Any], unit: float) -> li
             continue
         median = "∞" if row["median"] is None else f"{unit * row['median']:.4g}"
         rows.append(
-            [attack, f"{row['n']:,}", theirs, percents(row["hits"][:4], row["n"]), percents(row["hits"][4:], row["n"]),
-             widest(row["hits"], row["n"]), median, f"{row['passes']:,.0f}", f"{row['not_found']:,}"]
+            [named(attack, row), f"{row['n']:,}", theirs, percents(row["hits"][:4], row["n"]),
+             percents(row["hits"][4:], row["n"]), widest(row["hits"], row["n"]), median,
+             f"{row['passes']:,.0f}", f"{row['not_found']:,}"]
         )  # fmt: skip
     return rows
 
@@ -84,7 +92,7 @@ def _gains(part: dict[str, Any]) -> list[list[str]]:
 def challenge(numbers: dict[str, Any]) -> list[str]:
     """Table 3."""
     rows = []
-    for attack in [*paper.TABLE_3, "MarginAttack, our defaults"]:
+    for attack in [*paper.TABLE_3, "MarginAttack, our defaults", LONG]:
         told, row = paper.TABLE_3.get(attack), numbers["rows"].get(attack)
         theirs = DASH if told is None else f"{told:g}"
         if row is None:
@@ -94,7 +102,7 @@ def challenge(numbers: dict[str, Any]) -> list[str]:
         pairs = [row["beside"].get(ours) for ours in ("MarginAttack", "MarginAttack, our defaults")]
         both = [f"{b['theirs'][0]}, {b['ours'][0]} of {b['n']:,}" if b else DASH for b in pairs]
         rows.append(
-            [attack, theirs, f"{100 * row['hits'] / row['n']:.1f} ({100 * low:.1f} to {100 * high:.1f})",
+            [named(attack, row), theirs, f"{100 * row['hits'] / row['n']:.1f} ({100 * low:.1f} to {100 * high:.1f})",
              f"{row['n']:,}", *both, f"{row['passes']:,.0f}"]
         )  # fmt: skip
     header = (
