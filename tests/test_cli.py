@@ -1,5 +1,6 @@
 """The commands: what they print, where, and how they end."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ RUNNER = CliRunner()
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A fresh interpreter, as a user has it, with its output piped."""
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=180, check=False)
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # other tests run beside it
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=alone)
 
 
 def test_the_demo_prints_its_table_writes_its_page_and_is_quiet_on_stderr(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_a_real_run_is_above_suspicion_and_one_cut_short_is_not(some: tuple[Tens
     x, y = some[0][:6], some[1][:6]
     good = [columns_of(ma.measure(network(), x, y, norm), "marginattack") for norm in ("linf", "l2", "l1")]
     assert codes(joined(*good)) == []
-    short = columns_of(ma.measure(network(), x, y, "l2", budget=8), "marginattack")
+    short = columns_of(ma.measure(network(), x, y, "l2", budget=8, attack="marginattack"), "marginattack")
     assert "not-found" in codes(short)
 
 
