@@ -1,7 +1,7 @@
 """Classifier: an nn.Module with its box, held in eval mode and frozen while it is looked at; and what it refuses."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -50,15 +50,19 @@ class TwoClass(nn.Module):
 @contextmanager
 def full_float32(device: torch.device) -> Iterator[None]:
     """No tf32 on a GPU: by default it convolves in it, and logits of one input differ between batches by some 1e-3."""
-    if device.type != "cuda":
+    with tf32(False) if device.type == "cuda" else nullcontext():
         yield
-        return
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Convolutions and products in tf32, or none of them, for the duration; all as before afterwards."""
     backends = torch.backends
     places: list[Any] = [backends.cuda.matmul, backends.cudnn]
-    name, value = "allow_tf32", cast(Any, False)  # as it was before torch 2.9
+    name, value = "allow_tf32", cast(Any, allowed)  # as it was before torch 2.9
     if hasattr(backends.cudnn, "conv"):
         places = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
-        name, value = "fp32_precision", "ieee"
+        name, value = "fp32_precision", "tf32" if allowed else "ieee"
     before = [getattr(place, name) for place in places]
     try:
         for place in places:

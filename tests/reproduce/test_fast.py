@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.attacks import Attack, DeepFool
+from marginattack.classifier import tf32
 from marginattack.problem import Problem
-from marginattack.reproduce.fast import NOTE, InTf32, tf32
+from marginattack.reproduce.fast import NOTE, InTf32
 from marginattack.reproduce.rows import Outcome, Piece
 
 
@@ -37,7 +38,7 @@ class Coarse(nn.Module):
 
 
 def broken() -> None:
-    with tf32():
+    with tf32(True):
         assert all(in_tf32())
         raise ZeroDivisionError
 
@@ -56,7 +57,7 @@ class Bare(Attack):
     norms: ClassVar = ("l2",)
 
     def __call__(self, problem: Problem) -> None:
-        with tf32():
+        with tf32(True):
             ma.MarginAttack()(problem)
 
 

@@ -1,34 +1,13 @@
 """A search in tf32, which a GPU convolves in about twice as fast; what it finds is judged in full float32."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast, final
-
-import torch
+from typing import ClassVar, final
 
 from marginattack.attacks.attack import Attack
+from marginattack.classifier import tf32
 from marginattack.problem import Problem
 
 NOTE = ", searched in tf32"
-
-
-@contextmanager
-def tf32() -> Iterator[None]:
-    """Convolutions and products in tf32 for the duration; all as before afterwards."""
-    backends = torch.backends
-    places: list[Any] = [backends.cuda.matmul, backends.cudnn]
-    name, value = "allow_tf32", cast(Any, True)  # as it was before torch 2.9
-    if hasattr(backends.cudnn, "conv"):
-        places, name, value = [backends.cuda.matmul, backends.cudnn.conv], "fp32_precision", "tf32"
-    before = [getattr(place, name) for place in places]
-    try:
-        for place in places:
-            setattr(place, name, value)
-        yield
-    finally:
-        for place, old in zip(places, before, strict=True):
-            setattr(place, name, old)
 
 
 @final
@@ -49,7 +28,7 @@ class InTf32(Attack):
     def __call__(self, problem: Problem) -> None:
         classifier, images = problem.classifier, problem.x0.unflatten(1, problem.shape)
         full, company = classifier.answers(images), classifier.company
-        with tf32():
+        with tf32(True):
             classifier.company = max(company, float((classifier.answers(images) - full).abs().max()))
             try:
                 self.attack(problem)
