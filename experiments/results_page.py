@@ -30,8 +30,9 @@ def page() -> str:
             parts += [f"Not run yet: `marginattack reproduce {name}`.", ""]
             continue
         where = found[name]["conditions"]
+        earlier = f" ({where['earlier']})" if "earlier" in where else ""
         parts += [
-            f"`{where['command']}`, {where['date']}, {where['hardware']}, commit {where['commit']}, "
+            f"`{where['command']}`, {where['date']}, {where['hardware']}, commit {where['commit']}{earlier}, "
             f"torch {where['torch']}:", "", *SHOW[name](found[name]["numbers"]), "", TEXT[name].strip(), "",
         ]  # fmt: skip
     return "\n".join(parts).rstrip() + "\n"
