@@ -317,11 +317,11 @@ def test_a_target_is_reached(norm: str, step: int) -> None:
 def test_moves_come_in_pairs_and_the_last_are_all_restorations(moves: int, closing: int, pairs: int) -> None:
     kinds: list[str] = []
 
-    def project(problem: ma.Problem, z: Tensor, g: Tensor, beta: float) -> Tensor:
+    def project(problem: ma.Problem, z: Tensor, g: Tensor, beta: float | Tensor) -> Tensor:
         kinds.append("projection")
         return Slide()(problem, z, g, beta)
 
-    def restore(problem: ma.Problem, x: Tensor, c: Tensor, g: Tensor, alpha: float) -> Tensor:
+    def restore(problem: ma.Problem, x: Tensor, c: Tensor, g: Tensor, alpha: float | Tensor) -> Tensor:
         kinds.append("restoration")
         return InBox()(problem, x, c, g, alpha)
 

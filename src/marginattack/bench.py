@@ -82,6 +82,7 @@ def trial(
     for first in range(0, len(images), batch):
         rows = slice(first, first + batch)
         ids = range(first, min(first + batch, len(images)))
+        classifier.meet(images[rows], classifier.answers(images[rows]))
         problem = Problem(classifier, images[rows], labels[rows], norm, budget=budget, seed=seed, ids=ids)
         problem.solve(guarded)
         found.append(problem.best.unflatten(1, images.shape[1:]).cpu())

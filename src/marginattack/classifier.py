@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from marginattack.graphs import Graphs
 from marginattack.shapes import Labels, Logits
+from marginattack.words import one_line
 
 Bounds = tuple[float | int, float | int] | tuple[Tensor, Tensor]
 
@@ -22,17 +24,6 @@ ROUNDING, COMPANY = 8, 2
 
 class Refused(ValueError):
     """Input that cannot be measured: one line that says what, why and what to do."""
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's message without line breaks, and not endless."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:197]}..."
-
-
-def told(error: BaseException) -> str:
-    """The kind of an error and what it says, in one line."""
-    return f"{type(error).__name__}: {one_line(error)}" if str(error).strip() else type(error).__name__
 
 
 class TwoClass(nn.Module):
@@ -78,9 +69,12 @@ class Classifier:
 
     The caller's model is used as it is, not copied. Inside ``with classifier.held():`` it is in eval mode and its
     parameters are frozen; afterwards modes, flags and buffers are what they were, also when something was raised.
+    On a GPU passes that are made often are captured as CUDA graphs, unless ``graphs`` is off or the model forbids it.
     """
 
-    def __init__(self, model: nn.Module, *, bounds: Bounds | None = None, chunk: int = 512) -> None:
+    def __init__(
+        self, model: nn.Module, *, bounds: Bounds | None = None, chunk: int = 512, graphs: bool = True
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise Refused(f"model is a {type(model).__name__}, not a torch.nn.Module: wrap the function in a Module")
         if chunk < 1:
@@ -95,6 +89,9 @@ class Classifier:
         self.classes = 0  # this and the next two are known once inputs were accepted
         self.channels_last = False
         self.company = 0.0
+        self._alone = 0.0  # the company of a few inputs
+        self.precision = "float32"  # in which looks are made
+        self.graphs = Graphs("" if graphs else "graphs are switched off")
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -117,6 +114,7 @@ class Classifier:
             with torch.inference_mode(False), torch.enable_grad(), full_float32(self.device):
                 yield
         finally:
+            self.graphs.clear()
             for module, training in modes:
                 module.training = training
             for parameter, flag in flags:
@@ -156,23 +154,32 @@ class Classifier:
             raise Refused(f"model returns NaN or infinite logits for images[{number}]: check its input scale")
         return logits
 
-    @torch.no_grad()
     def recheck(self, points: Tensor, beside: Tensor | None = None) -> Labels:
-        """The bare model's label of each point, in other company than before.
+        """The bare model's label of each point, in other company than before."""
+        return self.elsewhere(points, beside).argmax(1)
 
-        The size of a batch, and with it the order of the sums inside the model, is another than that of an attack's
-        batches; and each may hold other images ``beside`` the points.
+    @torch.no_grad()
+    def elsewhere(self, points: Tensor, beside: Tensor | None = None) -> Logits:
+        """The bare model's logits of each point, on the CPU, in other company than an attack's batches give it.
+
+        The size of a batch, and with it the order of the sums inside the model, is another; and each may hold other
+        images ``beside`` the points.
         """
         half = max(1, self.chunk // 3)
         half += 2 * half == self.chunk
-        labels = []
+        found = []
+        beside = points[:0] if beside is None else beside
         for first in range(0, len(points), half):
-            part = points[first : first + half]
-            batch = part if beside is None else torch.cat([part, beside[first : first + half]])
-            batch = batch.to(self.device)
+            part, other = points[first : first + half], beside[first : first + half]
+            batch = torch.cat([part, other]).to(self.device)
             logits = self.model(batch if self.model_dtype is None else batch.to(self.model_dtype))
-            labels.append(logits.argmax(1)[: len(part)].cpu())
-        return torch.cat(labels)
+            found.append(logits[: len(part)].cpu())
+        return torch.cat(found)
+
+    def meet(self, images: Tensor, logits: Logits) -> None:
+        """See what company changes of these logits: in batches as large as an attack's it can be more than in small."""
+        moved = (logits - self.elsewhere(images, images.flip(0)).to(logits.dtype)).abs()
+        self.company = max(self._alone, min(float(moved.nan_to_num(0.0).max()), 1e-3 * float(logits.abs().max())))
 
     @torch.no_grad()
     def accept(self, images: Any, labels: Any, targets: Any = None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -254,7 +261,7 @@ class Classifier:
         if not torch.allclose(alone, logits, rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
             why = "it is random, or normalises over the batch (BatchNorm without running statistics)"
             raise Refused(f"model gives an input other logits alone than in a batch: {why}; a margin needs a function")
-        self.company = min(float((alone - logits).abs().max()), 1e-3 * float(logits.abs().max()))
+        self._alone = self.company = min(float((alone - logits).abs().max()), 1e-3 * float(logits.abs().max()))
         self.channels_last = self._takes_channels_last(x, logits)
         return int(logits.shape[1])
 

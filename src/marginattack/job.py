@@ -21,7 +21,7 @@ from torch import Tensor
 from marginattack import __version__
 from marginattack.attacks import Attack
 from marginattack.batches import fitting_batch
-from marginattack.classifier import Classifier, Refused, one_line
+from marginattack.classifier import Classifier, Refused
 from marginattack.diagnose import Finding, preflight
 from marginattack.draws import uniform
 from marginattack.lattice import on_lattice
@@ -32,6 +32,7 @@ from marginattack.sources.data import Data, open_data
 from marginattack.sources.images import ImageSize
 from marginattack.sources.models import Model, open_model
 from marginattack.store import COLUMNS, Part, now
+from marginattack.words import one_line
 
 PREFLIGHT = 256  # samples that the first diagnosis looks at
 

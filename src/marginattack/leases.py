@@ -23,8 +23,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from marginattack.classifier import Refused, one_line
+from marginattack.classifier import Refused
 from marginattack.places import Address, place
+from marginattack.words import one_line
 
 LAPSE = 60.0
 RENEW = 10.0

@@ -118,6 +118,7 @@ def _measure_batch(
 ) -> dict[str, Tensor]:  # fmt: skip
     """One batch, as the columns of Margins."""
     logits = classifier.answers(x, ids)
+    classifier.meet(x, logits)
     prediction = logits.argmax(1)
     done = _reached(prediction, y, a)
     forwards, backwards = torch.zeros_like(y), torch.zeros_like(y)

@@ -17,7 +17,8 @@ from functools import lru_cache
 from pathlib import Path, PosixPath, PurePosixPath
 from typing import IO, Any
 
-from marginattack.classifier import Refused, one_line
+from marginattack.classifier import Refused
+from marginattack.words import one_line
 
 STORES = ("s3", "gs", "abfs", "abfss")
 

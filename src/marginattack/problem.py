@@ -9,9 +9,10 @@ Every look at the model goes through here. A look counts its passes, keeps the n
 the samples that are finished, and never exceeds the budget; so no attack does any of that.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -21,9 +22,13 @@ from marginattack import losses
 from marginattack.anytime import Anytime
 from marginattack.classifier import Classifier, Refused
 from marginattack.draws import uniform
+from marginattack.graphs import State, Step, padded, plainly
+from marginattack.looks import joined, look
 from marginattack.losses import Belief
 from marginattack.norms import Norm
 from marginattack.shapes import Labels, Mask, Points, Scalars
+
+ROWWISE = ("x0", "_class", "best", "distance")  # tensors of a problem with a row a sample, besides the anytime record
 
 UNBOUNDED = 2**62  # passes a sample where no budget is given
 
@@ -79,8 +84,11 @@ class Problem:
         self._draws = 0
         self._live = torch.arange(n)
         self._left = torch.full((n,), UNBOUNDED if budget is None else budget)
-        self._origin = torch.arange(n)  # the row in the whole problem that a row of a part is about
+        self._rows = (self._live, self._live.to(device))  # the live rows last looked at, here and on the device
+        self._origin = torch.arange(n, device=device)  # the row in the whole problem that a row of a part is about
         self.anytime = Anytime(n, self.x0)
+        self._single = True  # no row of the whole problem is more than one here
+        self._paid = False  # the looks to come are paid for
         self.watch: Watch | None = None
         self.moved = ""  # by which move the next point to be looked at came about, for those who watch
         self.best: Points = self.x0.clone()
@@ -100,7 +108,7 @@ class Problem:
         ((value, _),), _ = self._look(x, [of], offset, gradients=False)
         return value
 
-    def c(self, x: Points, *, offset: float = 0.0, of: Belief = losses.MARGIN) -> tuple[Scalars, Points]:
+    def c(self, x: Points, *, offset: float | Tensor = 0.0, of: Belief = losses.MARGIN) -> tuple[Scalars, Points]:
         """Value and gradient of the constraint at x, from one forward and one backward. Zero for finished samples.
 
         c is lifted by what rounding can hide, so that it is negative exactly where x counts as adversarial.
@@ -186,11 +194,13 @@ class Problem:
         there = rows.to(self.x0.device)
         part.x0, part.best = self.x0[there], self.x0[there]
         part.distance = torch.full_like(part.x0[:, :1], torch.inf)
-        part._class, part._ids, part._origin = self._class[there], self._ids[rows], self._origin[rows]
+        part._class, part._ids, part._origin = self._class[there], self._ids[rows], self._origin[there]
         if targets is not None:
             part._class, part._sign, part.targeted = targets, -1, True
         part._copy = (self._copy[rows] << 16) + _occurrence(rows)
-        part._left = self._left[rows] // torch.bincount(rows)[rows]
+        times = torch.bincount(rows)
+        part._single = self._single and bool((times <= 1).all())
+        part._left = self._left[rows] // times[rows]
         part.forwards, part.backwards = torch.zeros_like(rows), torch.zeros_like(rows)
         part._live = torch.isin(rows, self._live).nonzero()[:, 0]
         try:
@@ -215,43 +225,92 @@ class Problem:
                 one.solve(attack)
         self._draws = draws + (1 << 20)
 
+    def walk(self, step: Step, plan: Sequence[Sequence[float]], *state: Tensor) -> State:
+        """A step for each row of the plan, from this state to the last; on a GPU as a graph, where that is possible."""
+        table = torch.tensor(plan, dtype=self.x0.dtype, device=self.x0.device)
+        whole = len(self._live) == len(self.x0) <= self.classifier.chunk and self._single and self.watch is None
+        if not (whole and self.x0.is_cuda and step.lasting):
+            return plainly(self, step, table, state)
+        ahead = min(len(table), int(self._left.min()) // (2 * step.looks))
+        if ahead:
+            self.forwards += step.looks * ahead
+            self.backwards += step.looks * ahead
+            self._left -= 2 * step.looks * ahead
+            self._paid = True
+            try:
+                state = self.classifier.graphs.walk(self, step, table[:ahead], state)
+            finally:
+                self._paid = False
+        return plainly(self, step, table[ahead:], state)
+
+    @property
+    def kind(self) -> tuple[Hashable, ...]:
+        """What problems have in common that can share a graph, besides their size."""
+        c = self.classifier
+        return self.shape, self.x0.dtype, self.lo.shape, self.norm, self._sign, c.company, c.precision
+
+    def found(self) -> State:
+        """What a look replaces."""
+        return self.best, self.distance, self.anytime.best
+
+    def stand_in(self, rows: int) -> "Problem":
+        """A problem of so many rows, all paid for, with tensors of its own that ``load`` fills."""
+        inner = copy(self)
+        for name in ROWWISE:
+            setattr(inner, name, padded(getattr(self, name), rows))
+        inner.anytime = self.anytime.of(self._origin).padded(rows)
+        inner.lo, inner.hi = self.lo.clone(), self.hi.clone()
+        inner._origin = torch.arange(rows, device=self.x0.device)
+        inner._paid = True
+        return inner
+
+    def load(self, problem: "Problem") -> None:
+        """Take over everything that this problem stands for now; rows beyond it keep what they had."""
+        for name in ROWWISE:
+            getattr(self, name)[: len(problem.x0)].copy_(getattr(problem, name))
+        self.anytime.load(problem.anytime.of(problem._origin))
+        self.lo.copy_(problem.lo)
+        self.hi.copy_(problem.hi)
+
+    def unload(self, inner: "Problem") -> None:
+        """What was found by the problem that stood in."""
+        n = len(self.x0)
+        self.best, self.distance = inner.best[:n].clone(), inner.distance[:n].clone()
+        self.anytime.unload(inner.anytime, self._origin)
+
     def _pay(self, forwards: int, backwards: int) -> slice | Tensor:
         """Charge a look to each sample that can afford it: their rows."""
+        if self._paid:
+            return slice(None)
         live = self._live[self._left[self._live] >= forwards + backwards]
         if len(live) == 0:
             raise Finished
         self.forwards[live] += forwards
         self.backwards[live] += backwards
         self._left[live] -= forwards + backwards
-        return slice(None) if len(live) == len(self.x0) else live.to(self.x0.device)
+        if len(live) == len(self.x0):
+            return slice(None)
+        if not torch.equal(live, self._rows[0]):  # a copy to the device waits for it, so it is kept
+            self._rows = (live, live.to(self.x0.device))
+        return self._rows[1]
 
     def _look(
-        self, x: Points, of: Sequence[Belief], offset: float, *, gradients: bool = True
+        self, x: Points, of: Sequence[Belief], offset: float | Tensor, *, gradients: bool = True
     ) -> tuple[list[tuple[Scalars, Points]], Tensor]:
         """One look at the live samples, chunk by chunk: values and gradients, and the logits. It counts and judges."""
         rows = self._pay(1, len(of) if gradients else 0)
-        chunk = self.classifier.chunk
-        values, slopes, crossed, every = [], [], [], []
-        for points, label in zip(x[rows].split(chunk), self._class[rows].split(chunk), strict=True):
-            leaf = points.detach().unflatten(1, self.shape).requires_grad_(gradients)
-            with torch.set_grad_enabled(gradients):
-                logits = self.classifier.logits(leaf)
-                beliefs = [self._sign * belief(logits, label) for belief in of]
-            slope = [gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
-            logits = logits.detach()
-            rounding = self.classifier.lead(x, losses.scale(logits, label))
-            crossed.append(self._sign * losses.MARGIN(logits, label) + rounding < 0)
-            values.append((torch.stack(beliefs).detach() + rounding - offset).nan_to_num(0.0))
-            slopes.append(torch.stack(slope).flatten(2))
-            every.append(logits)
-        size = self._judge(x, self._full(torch.cat(crossed), rows))
-        live = torch.arange(len(x)) if isinstance(rows, slice) else rows.cpu()
-        self.anytime.see(self._origin[live], 1 + (len(of) if gradients else 0), size[rows])
+        looking = partial(look, self.classifier, self.shape, self._sign, of, gradients)
+        if len(of) == 1 and gradients and not self._paid:  # the others are rare
+            looking = partial(self.classifier.graphs.look, looking, (*self.kind, *of))
+        chunks = zip(*(part[rows].split(self.classifier.chunk) for part in (x.detach(), self._class)), strict=True)
+        seen = joined([looking(points, label) for points, label in chunks])
+        size = self._judge(x, self._full(seen.crossed, rows))
+        self.anytime.see(self._origin[rows], 1 + (len(of) if gradients else 0), size[rows])
         if self.watch is not None:
-            self.watch(self._origin[live], x[rows].detach(), torch.cat(values, dim=1)[0][:, None] + offset, self.moved)
-        pairs = zip(torch.cat(values, dim=1), torch.cat(slopes, dim=1), strict=True)
-        looks = [(self._full(value[:, None], rows), self._full(slope, rows)) for value, slope in pairs]
-        return looks, self._full(torch.cat(every), rows)
+            self.watch(self._origin[rows], x[rows].detach(), seen.values[0][:, None], self.moved)
+        pairs = zip(seen.values - offset, seen.slopes, strict=True)
+        found = [(self._full(value[:, None], rows), self._full(slope, rows)) for value, slope in pairs]
+        return found, self._full(seen.logits, rows)
 
     def _judge(self, x: Points, crossed: Mask) -> Scalars:
         """Keep what is adversarial, inside the box and nearer than the best so far; the size of each such point."""
@@ -268,14 +327,6 @@ class Problem:
         if isinstance(rows, slice):
             return values
         return values.new_zeros(len(self.x0), *values.shape[1:]).index_copy(0, rows, values)
-
-
-def gradient(value: Tensor, leaf: Tensor, *, keep: bool) -> Tensor:
-    """∂ Σ value / ∂ leaf; zero where the model does not depend on its input or has no finite slope."""
-    if not value.requires_grad:
-        return torch.zeros_like(leaf)
-    (slope,) = torch.autograd.grad(value.sum(), leaf, retain_graph=keep, allow_unused=True)
-    return torch.zeros_like(leaf) if slope is None else torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _occurrence(rows: Tensor) -> Tensor:

@@ -22,11 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.classifier import Refused, one_line
+from marginattack.classifier import Refused
 from marginattack.leases import locked as locked
 from marginattack.leases import still_ours
 from marginattack.margins import Margins
 from marginattack.places import make, place, sweep, whole
+from marginattack.words import one_line
 
 FORMAT = 1
 GROUP = 2**22  # pixels of a row group of images: what is read for one image

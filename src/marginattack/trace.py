@@ -25,14 +25,15 @@ def trace(
     looks = torch.zeros(len(x), dtype=torch.int64)
 
     def watch(where: Tensor, points: Points, c: Scalars, move: str) -> None:
-        size = norm.size(points - problem.x0[where.to(points.device)])[:, 0]
+        size = norm.size(points - problem.x0[where])[:, 0]
+        rows["passes"] += problem.anytime.passes[where].tolist()
+        rows["best"] += problem.anytime.best[where].tolist()
+        where = where.cpu()
         rows["id"] += ids[where].tolist()
         rows["look"] += looks[where].tolist()
-        rows["passes"] += problem.anytime.passes[where].tolist()
         rows["distance"] += size.tolist()
         rows["c"] += c[:, 0].tolist()
         rows["move"] += [move] * len(where)
-        rows["best"] += problem.anytime.best[where.to(points.device)].tolist()
         looks[where] += 1
 
     problem.watch = watch

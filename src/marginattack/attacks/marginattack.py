@@ -8,7 +8,7 @@ r"""MarginAttack (Zhang, Chang, Yu, Qian 2019): hop to the boundary, slide along
 The two designs of (a, b) are the values ``Slide`` and ``Shrink``; docs/method.md lists every deviation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, final
 
@@ -16,24 +16,27 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
+from marginattack.graphs import Step
 from marginattack.problem import Problem, Rival
 from marginattack.schedules import Constant, Cosine, Fading, Schedule
 from marginattack.shapes import Labels, Points, Scalars
 
 SHORTEST = 8  # moves, or passes a candidate, that make it worth to follow or to rank a class
 
+Number: TypeAlias = float | Tensor
+
 # (problem, x, c, ∇c, α) ↦ z with ∇cᵀ(z − x) = −α c
-Restoration: TypeAlias = Callable[[Problem, Points, Scalars, Points, float], Points]
+Restoration: TypeAlias = Callable[[Problem, Points, Scalars, Points, Number], Points]
 
 # (problem, z, ∇c(z), β) ↦ x⁺, nearer to x₀
-Projection: TypeAlias = Callable[[Problem, Points, Points, float], Points]
+Projection: TypeAlias = Callable[[Problem, Points, Points, Number], Points]
 
 
 @dataclass(frozen=True)
 class InBox:
     """The shortest hop that stays in the box, exact (Eq. 13)."""
 
-    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: float) -> Points:
+    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: Number) -> Points:
         return problem.norm.onto_plane(x, g, alpha * c, problem.lo, problem.hi)
 
 
@@ -41,7 +44,7 @@ class InBox:
 class Clipped:
     """The shortest hop without the box (Eq. 4), clipped to it afterwards, as other attacks do."""
 
-    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: float) -> Points:
+    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: Number) -> Points:
         space = torch.full_like(problem.lo, torch.inf)
         return problem.clamp(problem.norm.onto_plane(x, g, alpha * c, -space, space))
 
@@ -55,7 +58,7 @@ class ActiveSet:
 
     passes: int = 5
 
-    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: float) -> Points:
+    def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: Number) -> Points:
         s, z = problem.norm.steepest(g), x
         free = torch.ones_like(x, dtype=torch.bool)
         for _ in range(self.passes):
@@ -75,7 +78,7 @@ class Slide:
     inside the box.
     """
 
-    def __call__(self, problem: Problem, z: Points, g: Points, beta: float) -> Points:
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
         r = (g * (problem.x0 - z)).sum(1, keepdim=True)
         p = problem.norm.onto_plane(problem.x0, g, r, problem.lo, problem.hi)
         return z + beta * (p - z)
@@ -91,11 +94,50 @@ class Shrink:
     b: float
     relative: bool = False
 
-    def __call__(self, problem: Problem, z: Points, g: Points, beta: float) -> Points:
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
         size = problem.norm.size(z - problem.x0)
         step = self.b * size if self.relative else self.b
         pushed = z - beta * step * problem.norm.steepest(g)
         return problem.norm.onto_ball(pushed, problem.x0, (1 - beta) * size)
+
+
+@final
+@dataclass(frozen=True)
+class Pair(Step):
+    """A restoration from x, then a projection: α, ε and β from the plan."""
+
+    restoration: Restoration
+    projection: Projection
+    looks: ClassVar = 2
+
+    def __call__(self, problem: Problem, now: Sequence[Tensor], *state: Tensor) -> tuple[Points]:
+        (alpha, offset, beta), (x,) = now, state
+        c, g = problem.c(x, offset=offset)
+        z = self.restoration(problem, x, c, g, alpha)
+        return (project(problem, self.projection, z, beta),)
+
+
+@final
+@dataclass(frozen=True)
+class Closing(Step):
+    """A restoration alone."""
+
+    restoration: Restoration
+    looks: ClassVar = 1
+
+    def __call__(self, problem: Problem, now: Sequence[Tensor], *state: Tensor) -> tuple[Points]:
+        (alpha, offset), (x,) = now, state
+        c, g = problem.c(x, offset=offset)
+        problem.moved = "closing"
+        return (self.restoration(problem, x, c, g, alpha),)
+
+
+def project(problem: Problem, projection: Projection, z: Points, beta: Number) -> Points:
+    """A projection from z, inside the box."""
+    problem.moved = "restoration"
+    _, g = problem.c(z)
+    problem.moved = "projection"
+    return problem.clamp(projection(problem, z, g, beta))
 
 
 @final
@@ -171,20 +213,18 @@ class MarginAttack(Attack):
         problem.moved = ""
         closing = round(min(self.closing / self.moves, 0.5) * moves)
         pairs = (moves - closing) // 2
-        for k in range(pairs):
-            move = self.scan if k < scans else self.restore
-            z = move(problem, x, self.alpha(k, pairs), self.offset(k, pairs))
-            problem.moved = "restoration"
-            _, g = problem.c(z)
-            x = problem.clamp(self.projection(problem, z, g, self.beta(k, pairs)))
-            problem.moved = "projection"
+        for k in range(min(scans, pairs)):
+            z = self.scan(problem, x, self.alpha(k, pairs), self.offset(k, pairs))
+            x = project(problem, self.projection, z, self.beta(k, pairs))
+        left = range(min(scans, pairs), pairs)
+        plan = [(self.alpha(k, pairs), self.offset(k, pairs), self.beta(k, pairs)) for k in left]
+        (x,) = problem.walk(Pair(self.restoration, self.projection), plan, x)
         self.close(problem, x, moves - 2 * pairs)
 
     def close(self, problem: Problem, x: Points, moves: int) -> None:
         """Restorations alone, ever further past the boundary."""
-        for j in range(moves):
-            x = self.restore(problem, x, self.closing_alpha, self.closing_offset(j, moves))
-            problem.moved = "closing"
+        plan = [(self.closing_alpha, self.closing_offset(j, moves)) for j in range(moves)]
+        (x,) = problem.walk(Closing(self.restoration), plan, x)
         problem.value(x)
 
     def start(self, problem: Problem) -> Points:
@@ -192,11 +232,6 @@ class MarginAttack(Attack):
         if self.radius == 0:
             return problem.x0
         return problem.clamp(problem.x0 + self.radius * (2 * problem.uniform() - 1))
-
-    def restore(self, problem: Problem, x: Points, alpha: float, offset: float) -> Points:
-        """To the boundary by the shortest hop."""
-        c, g = problem.c(x, offset=offset)
-        return self.restoration(problem, x, c, g, alpha)
 
     def scan(self, problem: Problem, x: Points, alpha: float, offset: float) -> Points:
         """Towards each candidate class; the restored point that is nearest (Eq. 16)."""

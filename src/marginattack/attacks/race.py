@@ -12,14 +12,16 @@ point of the same tangent plane that is nearest to x₀:
 .. math:: x^+ = r + \beta (p - r)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, TypeAlias, final
 
 import torch
+from torch import Tensor
 
 from marginattack.attacks.attack import Attack
+from marginattack.graphs import Step
 from marginattack.norms import L2, LINF, Norm
 from marginattack.problem import Problem
 from marginattack.schedules import Cosine, Fading, Schedule
@@ -36,23 +38,81 @@ Move: TypeAlias = Callable[[Problem, Points, float], Points]
 
 
 @final
+@dataclass(frozen=True)
+class Descent(Step):
+    """A step of η in a ball of radius ρ, measured in the norm of the norm's pace; η, γ and a from the plan.
+
+    ``memory`` is the weight of the gradients before. A ball in which nothing was found yet widens by ``growth``.
+    """
+
+    norm: Norm
+    memory: float
+    growth: float
+    looks: ClassVar = 1
+
+    def __call__(self, problem: Problem, now: Sequence[Tensor], *state: Tensor) -> tuple[Tensor, ...]:
+        (eta, gamma, a), (x, v, radius, found, widest) = now, state
+        x0, norm, pace = problem.x0, self.norm, self.norm.pace
+        c, g = problem.c(x)
+        size, dual = norm.size(x - x0), norm.dual(g).clamp(min=TINY)
+        radius = torch.where(radius > 0, radius, (c / dual).clamp(min=TINY))
+        found = torch.maximum(found, (c < 0).to(found))
+        wider = 1 + torch.where(found > 0, gamma, gamma.clamp(min=self.growth))
+        radius = torch.where(c < 0, torch.minimum(radius, size) * (1 - gamma), radius * wider).minimum(widest)
+        v = self.memory * v + g / dual
+        u = v / LINF.size(v).clamp(min=TINY)
+        s = pace.steepest(torch.sign(u) * u.abs() ** a)
+        if pace is not norm:
+            ratio = pace.size(x - x0) / size.clamp(min=TINY)
+            s = torch.where(size > 0, ratio, dual / pace.dual(g).clamp(min=TINY)) * s
+        x = problem.clamp(norm.onto_ball(x - eta * radius * s, x0, radius))
+        return x, v, radius, found, widest
+
+
+@final
+@dataclass(frozen=True)
+class Slide(Step):
+    """Restoration r and projection p from one gradient, averaged with those before: x⁺ = r + β (p − r).
+
+    β, how far past the plane r aims as a share of the distance, and the weight of the gradients before come from the
+    plan.
+    """
+
+    looks: ClassVar = 1
+
+    def __call__(self, problem: Problem, now: Sequence[Tensor], *state: Tensor) -> tuple[Tensor, ...]:
+        (beta, past, before), (x, v) = now, state
+        x0, norm = problem.x0, problem.norm
+        c, g = problem.c(x)
+        length = L2.size(g).clamp(min=TINY)
+        v = before * v + (1 - before) * g / length
+        r = c / length + past * norm.size(x - x0) * norm.dual(v)
+        z = norm.onto_plane(x, v, r, problem.lo, problem.hi)
+        p = norm.onto_plane(x0, v, (v * (x0 - z)).sum(1, keepdim=True), problem.lo, problem.hi)
+        return problem.clamp(z + beta * (p - z)), v
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class Race(Attack):
     """Descents from x₀, towards the nearest classes and from random starts; then a slide and a descent from the best.
 
-    Where no budget is given, ``passes`` are spent, else all of it up to ``most``. They are shared out by weight: a
-    descent from x₀ has 1; ``scouting``, a descent in ℓ∞ and a slide from where it ends, has its own, and so have each
-    class that is followed, each random start and the ``polishing``. Of the ``candidates``, the highest other classes,
-    three are followed with 400 passes and five with 2,000; every 600 passes pay for a random start.
+    Where no budget is given, ``passes`` are spent, else all of it up to ``most``. They are shared out by weight:
+    ``descending`` is that of the descent from x₀; ``scouting``, a descent in ℓ∞ and a slide from where it ends, has its
+    own, and so have each class that is followed, each random start and the ``polishing``. Of the ``candidates``, the
+    highest other classes, three are followed with 400 passes and five with 2,000; every 600 passes pay for a random
+    start.
 
     ``step`` (η), ``pulse`` (γ), ``beta`` (β) and ``past`` (how far past the plane a slide aims, as a share of the
     distance) are schedules over one descent or slide; ``last_step`` and ``last_pulse`` are the polish's. ``warmup`` is
     the share of a descent in which a goes from 0 (the signs of the gradient) to 1 (the gradient), ``memory`` the weight
     of the gradients before. A ball in which nothing was found yet widens by ``growth`` a step.
 
-    Where a hop to the tangent plane of x₀ leaves less than ``trust`` of c, the model is nearly linear as far as the
-    boundary, and classes are followed by slides, elsewhere by descents. Below 200 passes there is no room for all this:
-    there is no scouting, and where the model is not nearly linear nearly everything goes into one descent.
+    Where a hop to the tangent plane of x₀ leaves less than ``trust`` of c, and a gradient whose cosine with that at x₀
+    is above 1 − ``trust``, the model is nearly linear as far as the boundary: classes are followed by slides, the
+    descent has half its weight, and the slide of the polish begins at β = 1. Elsewhere classes are followed by
+    descents. Below 200 passes there is no room for all this, nor for scouting: where the model is nearly linear, one
+    class more is followed instead of the descent; elsewhere nearly everything goes into the descent.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
@@ -63,6 +123,7 @@ class Race(Attack):
     most: int = 20_000
     candidates: int = 10
     scouting: float = 1.0
+    descending: float = 1.0
     following: float = 0.4
     restarting: float = 0.5
     polishing: float = 1.0
@@ -76,7 +137,7 @@ class Race(Attack):
     beta: Schedule = Cosine(0.3, 0.01)
     past: Schedule = Fading(0.05, 0.001)
     average: float = 0.5
-    trust: float = 0.25
+    trust: float = 0.5
 
     def __post_init__(self) -> None:
         if self.passes < 1 or self.candidates < 0:
@@ -86,15 +147,17 @@ class Race(Attack):
         passes = min(problem.left, self.most) if problem.bounded else self.passes
         classes, starts = round(passes**0.25 - 1.5), passes // START
         linear = self.foretold(problem)
-        tight, loose, few = self, self, classes
+        tight = replace(self, descending=0.5 * self.descending, beta=Cosine(1.0, 0.01), average=0.0)
+        loose, past, many, few = self, self.past, classes, classes
         if passes < SMALL:
-            tight = replace(self, scouting=0.0, polishing=0.5 * self.polishing, warmup=2.5 * self.warmup)
-            loose, few = replace(tight, polishing=0.1 * self.polishing), 0
-        sliding = replace(self, beta=Cosine(1.0, 0.02), average=0.0).slide
+            loose = replace(self, scouting=0.0, polishing=0.1 * self.polishing, warmup=2.5 * self.warmup)
+            tight = replace(tight, scouting=0.0, descending=0.0, polishing=1.2 * self.polishing, warmup=loose.warmup)
+            past, many, few = Fading(0.1, 0.02), classes + 1, 0
+        sliding = replace(tight, beta=Cosine(1.0, 0.02), past=past).slide
         with problem.take(linear.nonzero()[:, 0]) as part:
-            part.solve(partial(tight.race, passes=passes - 3, follow=sliding, classes=classes, starts=starts))
+            part.solve(partial(tight.race, passes=passes - 4, follow=sliding, classes=many, starts=starts))
         with problem.take((~linear).nonzero()[:, 0]) as part:
-            part.solve(partial(loose.race, passes=passes - 3, follow=self.descend, classes=few, starts=starts))
+            part.solve(partial(loose.race, passes=passes - 4, follow=self.descend, classes=few, starts=starts))
 
     def race(self, problem: Problem, passes: int, follow: Move, classes: int, starts: int) -> None:
         """Every descent in turn, then the polish with all that is left."""
@@ -102,15 +165,19 @@ class Race(Attack):
         near = self.nearest(problem, min(classes, self.candidates), passes)
         scout = problem.norm.scout
         scouting = self.scouting if scout else 0.0
-        weights = scouting + 1 + self.following * len(near) + self.restarting * starts + self.polishing
+        weights = scouting + self.descending + self.following * len(near) + self.restarting * starts + self.polishing
         unit = (problem.left - end) / 2 / weights  # gradients for a weight of 1
         if scouting:
             self.descend(problem, x0, 0.45 * scouting * unit, norm=scout)
             self.slide(problem, self.best(problem), 0.55 * scouting * unit)
-        self.descend(problem, x0, unit)
+        if self.descending:
+            self.descend(problem, x0, self.descending * unit)
         for label in near:
             with problem.take(targets=label) as towards:
                 follow(towards, x0, self.following * unit)
+        if not self.descending:  # where the classes were too far for slides, it is made after all
+            with problem.only(torch.isinf(problem.distance[:, 0])):
+                self.descend(problem, x0, unit)
         for _ in range(starts):
             radius = LINF.size(self.best(problem) - x0)
             self.descend(problem, problem.clamp(x0 + radius * (2 * problem.uniform() - 1)), self.restarting * unit)
@@ -120,46 +187,19 @@ class Race(Attack):
         self.close(problem, self.best(problem))
 
     def descend(self, problem: Problem, x: Points, steps: float, norm: Norm | None = None) -> Points:
-        """A walk in a ball of its own radius ρ, which begins at ‖x − x₀‖ or, at x₀, with what the tangent plane tells.
-
-        The length of a step is η times that of ρ in the norm of the norm's pace.
-        """
+        """A walk in a ball of its own radius, which begins at ‖x − x₀‖ or, at x₀, with what the tangent plane tells."""
         x0, norm, number = problem.x0, norm or problem.norm, max(1, int(steps))
-        pace = norm.pace
         widest = norm.size(torch.maximum(problem.hi - x0, x0 - problem.lo)).clamp(max=1 / TINY)
-        found = torch.zeros_like(x0[:, :1], dtype=torch.bool)
-        v = torch.zeros_like(x0)
-        radius = norm.size(x - x0)
-        for k in range(number):
-            c, g = problem.c(x)
-            size, dual = norm.size(x - x0), norm.dual(g).clamp(min=TINY)
-            if k == 0:
-                radius = torch.where(radius > 0, radius, (c / dual).clamp(min=TINY))
-            found = found | (c < 0)
-            gamma = self.pulse(k, number)
-            wider = 1 + torch.where(found, gamma, max(gamma, self.growth))
-            radius = torch.where(c < 0, torch.minimum(radius, size) * (1 - gamma), radius * wider).minimum(widest)
-            v = self.memory * v + g / dual
-            u = v / v.abs().amax(1, keepdim=True).clamp(min=TINY)
-            a = min(1.0, k / number / self.warmup) if self.warmup else 1.0
-            ratio = torch.where(size > 0, pace.size(x - x0) / size.clamp(min=TINY), dual / pace.dual(g).clamp(min=TINY))
-            s = pace.steepest(torch.sign(u) * u.abs() ** a)
-            x = problem.clamp(norm.onto_ball(x - self.step(k, number) * ratio * radius * s, x0, radius))
-        return x
+        start = (x, torch.zeros_like(x), norm.size(x - x0), torch.zeros_like(widest), widest)
+        warm = [min(1.0, k / number / self.warmup) if self.warmup else 1.0 for k in range(number)]
+        plan = [(self.step(k, number), self.pulse(k, number), warm[k]) for k in range(number)]
+        return problem.walk(Descent(norm, self.memory, self.growth), plan, *start)[0]
 
     def slide(self, problem: Problem, x: Points, steps: float) -> Points:
         """Restoration and projection from one gradient, averaged with those before."""
-        x0, norm, number = problem.x0, problem.norm, max(1, int(steps))
-        v = torch.zeros_like(x0)
-        for k in range(number):
-            c, g = problem.c(x)
-            length = L2.size(g).clamp(min=TINY)
-            v = self.average * v + (1 - self.average) * g / length if k else g / length
-            r = c / length + self.past(k, number) * norm.size(x - x0) * norm.dual(v)
-            z = norm.onto_plane(x, v, r, problem.lo, problem.hi)
-            p = norm.onto_plane(x0, v, (v * (x0 - z)).sum(1, keepdim=True), problem.lo, problem.hi)
-            x = problem.clamp(z + self.beta(k, number) * (p - z))
-        return x
+        number = max(1, int(steps))
+        plan = [(self.beta(k, number), self.past(k, number), self.average if k else 0.0) for k in range(number)]
+        return problem.walk(Slide(), plan, x, torch.zeros_like(x))[0]
 
     def close(self, problem: Problem, x: Points) -> None:
         """The foot of x₀ on the tangent plane at x, by ever more past it: exact where the boundary is flat."""
@@ -176,16 +216,18 @@ class Race(Attack):
         return torch.where(torch.isfinite(problem.distance), problem.best, corner + width * problem.uniform())
 
     def foretold(self, problem: Problem) -> Mask:
-        """Whether a hop to the tangent plane of x₀ reaches the boundary, nearly."""
+        """Whether a hop to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns."""
         c, g = problem.c(problem.x0)
         z = problem.norm.onto_plane(problem.x0, g, c, problem.lo, problem.hi)
-        return (problem.value(z).abs() < self.trust * c)[:, 0]
+        there, h = problem.c(z)
+        along = (L2.steepest(g) * L2.steepest(h)).sum(1, keepdim=True)
+        return ((there.abs() < self.trust * c) & (along > 1 - self.trust))[:, 0]
 
     def nearest(self, problem: Problem, number: int, passes: int) -> list[Labels]:
         """The classes whose tangent planes at x₀ are nearest, the nearest first. A targeted problem needs none."""
         if problem.targeted or number < 1:
             return []
-        looks = problem.rivals(problem.x0, most=min(self.candidates, max(number, passes // 20)))
+        looks = problem.rivals(problem.x0, most=min(self.candidates, max(number, passes // 16)))
         lengths = []
         for _, c, g in looks:
             z = problem.norm.onto_plane(problem.x0, g, c, problem.lo, problem.hi)

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from marginattack.classifier import Bounds, Classifier, Refused
 from marginattack.draws import uniform
+from marginattack.looks import gradient
 from marginattack.norms import Norm, as_norm
-from marginattack.problem import gradient
 from marginattack.shapes import Points, Scalars
 
 LARGEST_SHAPE = 10.0  # of the Weibull fit; good fits on the bundled digits have 5 to 9

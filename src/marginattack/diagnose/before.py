@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Classifier, Refused, told
+from marginattack.classifier import Classifier, Refused
 from marginattack.diagnose import accuracy, forwards, gradients
 from marginattack.diagnose.causes import EXPLAINS, SLOPES, Finding, found, settled
 from marginattack.diagnose.subject import Broken, Subject, own_randomness
+from marginattack.words import told
 
 MOST = 256  # images that are looked at; gradients on fewer
 

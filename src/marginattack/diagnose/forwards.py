@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import told
 from marginattack.diagnose.causes import Finding, found
 from marginattack.diagnose.subject import Broken, Subject, backward_calls
+from marginattack.words import told
 
 LOOKS = 4  # forwards of one batch, to tell a random model
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from marginattack.batches import out_of_memory
-from marginattack.classifier import one_line, told
 from marginattack.draws import uniform
 from marginattack.losses import CROSS_ENTROPY, MARGIN, Belief
+from marginattack.words import one_line, told
 
 CHUNK = 64  # inputs a forward, half as many with a backward; fewer once memory has run out
 LARGEST_COPY = 50_000_000  # parameters of a model that is copied to float64

@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from marginattack.classifier import Classifier, Refused, one_line, told
+from marginattack.classifier import Classifier, Refused
 from marginattack.engines import Pool, SetAside
 from marginattack.engines.ray_start import connected
 from marginattack.job import Job
 from marginattack.places import Address, is_full
 from marginattack.store import Part, Store
+from marginattack.words import one_line, told
 
 TRIES = 3
 TICK = 0.5  # seconds after which the driver looks up, if nothing happens

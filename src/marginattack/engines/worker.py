@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from marginattack.classifier import Classifier, Refused, told
+from marginattack.classifier import Classifier, Refused
 from marginattack.job import Job, choose_batch, hardware, open_job
 from marginattack.places import is_full
 from marginattack.readback import check_shard
 from marginattack.settings import Settings
 from marginattack.store import Part, Store, differences
+from marginattack.words import told
 
 
 class Worker:

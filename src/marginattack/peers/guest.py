@@ -82,7 +82,7 @@ class Guest(nn.Module):
         problem._left[rows[paid]] -= 1
         if what == "backwards":
             none = problem.x0.new_full((int(paid.sum()), 1), torch.inf)
-            problem.anytime.see(rows[paid], 1, none)
+            problem.anytime.see(rows[paid].to(none.device), 1, none)
         return paid
 
     def judge(self, x: Tensor, rows: Tensor, logits: Tensor) -> None:
@@ -93,7 +93,7 @@ class Guest(nn.Module):
         crossed = torch.zeros(len(problem.x0), dtype=torch.bool, device=x.device)
         crossed[there] = losses.MARGIN(logits, label) + rounding < 0
         size = problem._judge(problem.x0.index_copy(0, there, x.to(problem.x0)), crossed)
-        problem.anytime.see(rows, 1, size[there])
+        problem.anytime.see(there, 1, size[there])
 
     @torch.no_grad()
     def offer(self, images: Tensor) -> None:

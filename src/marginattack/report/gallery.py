@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from marginattack.classifier import Refused, one_line
+from marginattack.classifier import Refused
 from marginattack.report.summary import Series
+from marginattack.words import one_line
 
 EACH = 6  # samples of a kind
 EXACT = 64  # pixels of a side up to which images are kept as they are; larger ones are shrunk

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from marginattack.attacks import MarginAttack
-from marginattack.attacks.marginattack import ActiveSet, Clipped, Shrink, Slide
+from marginattack.attacks.marginattack import ActiveSet, Clipped, Number, Shrink, Slide
 from marginattack.attacks.presets import preset
 from marginattack.problem import Problem
 from marginattack.reproduce.rows import Outcome, Row, finite, plain
@@ -21,7 +21,7 @@ class SlideAsPrinted:
     sign: float = 1.0
     unit: bool = False
 
-    def __call__(self, problem: Problem, z: Points, g: Points, beta: float) -> Points:
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
         slope = z - problem.x0
         if self.unit:
             slope = slope / problem.norm.size(slope).clamp(min=torch.finfo(z.dtype).tiny)
@@ -37,7 +37,7 @@ class ShrinkAsPrinted:
 
     b: float
 
-    def __call__(self, problem: Problem, z: Points, g: Points, beta: float) -> Points:
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
         v, s = z - problem.x0, problem.norm.steepest(g)
         slope = torch.zeros_like(v).scatter(1, v.abs().argmax(1, keepdim=True), 1) * torch.sign(v)
         a = 1 - self.b * (slope * s).sum(1, keepdim=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks import FGSM, PGD, Attack, CarliniWagner, DeepFool
-from marginattack.attacks.marginattack import Projection
+from marginattack.attacks.marginattack import Number, Projection
 from marginattack.attacks.presets import preset
 from marginattack.problem import Problem
 from marginattack.reproduce import paper
@@ -35,7 +35,7 @@ class Patient:
     gain: float = 1e-3
     seen: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def __call__(self, problem: Problem, z: Points, g: Points, beta: float) -> Points:
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
         k = self.seen["k"] = self.seen.get("k", 0) + 1
         if k % self.every == 0:
             last: Tensor = self.seen.get("distance", problem.distance + torch.inf)

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.classifier import Refused, one_line
+from marginattack.classifier import Refused
 from marginattack.sources.abstract import Data, Options, check_labels, sha256
 from marginattack.sources.extras import need
 from marginattack.sources.images import AS_IS, File, ImageSize, decode, survey
+from marginattack.words import one_line
 
 PREFERRED = ("test", "validation", "val", "valid", "dev")
 AT_ONCE = 64  # rows that are taken from the table together

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.classifier import Refused, one_line
+from marginattack.classifier import Refused
 from marginattack.sources.abstract import Data, Options, sha256
 from marginattack.sources.extras import need
 from marginattack.sources.folder import ImageFiles
 from marginattack.sources.images import AS_IS, Header, ImageSize, header, pixels, survey
+from marginattack.words import one_line
 
 PICKLED = ("LSUN", "LSUNClass")  # their index is a pickle that torchvision does not check
 LOOKED_AT = 256  # images that are decoded before a run begins

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from marginattack.classifier import Refused, one_line
+from marginattack.classifier import Refused
+from marginattack.words import one_line
 
 
 class Missing(Refused):

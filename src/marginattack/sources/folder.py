@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marginattack.classifier import Refused, one_line
+from marginattack.classifier import Refused
 from marginattack.sources.abstract import Data, Options, check_labels, sha256
 from marginattack.sources.extras import Missing
 from marginattack.sources.images import AS_IS, SUFFIXES, ImageSize, decode, survey
+from marginattack.words import one_line
 
 CHUNK = 2**20
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.classifier import Refused, one_line
+from marginattack.classifier import Refused
 from marginattack.sources.extras import Missing, need
+from marginattack.words import one_line
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp")  # what torchvision takes
 FORMATS = ("PNG", "JPEG", "PPM", "BMP", "TIFF", "WEBP", "GIF")  # no EPS: pillow has Ghostscript run it

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Refused, told
+from marginattack.classifier import Refused
 from marginattack.sources.extras import need
 from marginattack.sources.model_parts import (
     HINT_FACTORY,
@@ -29,6 +29,7 @@ from marginattack.sources.model_parts import (
     refusing,
     sha256,
 )
+from marginattack.words import told
 
 
 def open_factory(source: str) -> Opened:

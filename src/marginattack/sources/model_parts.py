@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Refused, told
+from marginattack.classifier import Refused
 from marginattack.sources.images import ImageSize
 from marginattack.sources.preprocess import Statistics
+from marginattack.words import told
 
 HINT_FACTORY = "put the network into a Python file and pass file.py:factory, a function that builds it and loads them"
 

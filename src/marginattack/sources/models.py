@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Refused, told
+from marginattack.classifier import Refused
 from marginattack.sources.images import ImageSize
 from marginattack.sources.model_files import open_factory, open_onnx, open_pickle, refuse_safetensors
 from marginattack.sources.model_hubs import open_hf, open_timm, open_torchvision, open_zoo
@@ -17,6 +17,7 @@ from marginattack.sources.model_parts import Opened, refusing
 from marginattack.sources.model_pt2 import open_pt2
 from marginattack.sources.networks import ZOO
 from marginattack.sources.preprocess import Preprocess, Statistics, parse_normalize
+from marginattack.words import told
 
 
 @dataclass(frozen=True, kw_only=True)

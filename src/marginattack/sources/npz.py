@@ -19,8 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marginattack.classifier import NOISE, Refused, one_line
+from marginattack.classifier import NOISE, Refused
 from marginattack.sources.abstract import Data, Options, check_labels, sha256
+from marginattack.words import one_line
 
 CHANNELS = (1, 3, 4)
 LAYOUTS = ("nhw", "nhwc", "nchw")

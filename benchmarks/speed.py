@@ -1,0 +1,217 @@
+r"""What a pass costs: the bare model, our attacks and others', on the same batch in one run. Ratios are the result.
+
+    PYTHONPATH=src:PEERS:benchmarks python benchmarks/speed.py --data cifar10=FILE.npz imagenet=FILE.npz \
+        [--cases cifar10-resnet32:128 …] [--only WORD …] [--passes 200] [--rounds 5]
+
+In every round each contender runs once, in turn; a ratio is taken within a round, and the record holds the median of
+the rounds and their spread. The unit is a forward and a backward with respect to the input. "bare" is the model alone,
+plain or as a CUDA graph, in full float32, tf32 or bf16, its weights and input laid out as they come or channels last.
+Peers run as they come, with torch's own precision flags. On a CPU: one thread and process time.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
+from statistics import median
+from typing import Any
+
+import torch
+from record import write
+from suite import SUBJECTS, read
+from torch import Tensor, nn
+
+from marginattack.attacks import Attack, MarginAttack, Race
+from marginattack.classifier import Classifier, tf32
+from marginattack.norms import as_norm
+from marginattack.problem import Problem
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+CASES = {
+    "cuda": (
+        "mnist-cnn:128", "mnist-cnn:1024", "cifar10-resnet32:128", "cifar10-resnet32:512",
+        "imagenet-efficientnet-lite0:64",
+    ),
+    "cpu": ("mnist-cnn:64", "cifar10-resnet32:32"),
+}  # fmt: skip
+OURS: dict[str, tuple[str, Attack]] = {
+    "race l2": ("l2", Race()),
+    "race linf": ("linf", Race()),
+    "marginattack l2": ("l2", MarginAttack()),
+}
+
+Timed = Callable[[], float]  # runs once; how many forwards + backwards a sample that was
+
+
+def clock() -> float:
+    """Seconds, when all that was asked for is done."""
+    if CUDA:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
+
+
+def timed(run: Timed) -> tuple[float, float]:
+    """Seconds for a forward and a backward, and MiB of a GPU's memory that were taken at most."""
+    if CUDA:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    began = clock()
+    passes = run()
+    seconds = clock() - began
+    return 2 * seconds / passes, (torch.cuda.max_memory_allocated() - before) / 2**20 if CUDA else 0.0
+
+
+def bare(model: nn.Module, x: Tensor, passes: int) -> dict[str, Timed]:
+    """The model alone: a forward, and a backward of the sum of its largest logits, again and again."""
+    contenders: dict[str, Timed] = {}
+    for precision in ("float32", "tf32", "bf16") if CUDA else ("float32",):
+        for layout in ("", " channels last"):
+            last = torch.channels_last if layout else torch.preserve_format
+            dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+            copy = deepcopy(model).to(dtype).requires_grad_(False)
+            if layout:
+                copy = copy.to(memory_format=last)  # type: ignore[call-overload]
+            static = x.to(dtype).to(memory_format=last).clone(memory_format=last).requires_grad_()
+
+            def once(copy: nn.Module = copy, static: Tensor = static) -> Tensor:
+                return torch.autograd.grad(copy(static).amax(1).sum(), static)[0]
+
+            def plain(once: Any = once, precision: str = precision) -> float:
+                with tf32(precision == "tf32") if CUDA else nullcontext():
+                    for _ in range(passes // 2):
+                        once()
+                return passes
+
+            contenders[f"bare plain {precision}{layout}"] = plain
+            if CUDA:
+                contenders[f"bare graph {precision}{layout}"] = captured(once, passes, precision)
+    return contenders
+
+
+def captured(once: Callable[[], Tensor], passes: int, precision: str) -> Timed:
+    """A forward and a backward as a CUDA graph."""
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.Stream()
+    with tf32(precision == "tf32"), torch.cuda.stream(stream):
+        for _ in range(3):
+            once()
+    torch.cuda.synchronize()
+    with tf32(precision == "tf32"), torch.cuda.graph(graph):
+        once()
+
+    def run() -> float:
+        for _ in range(passes // 2):
+            graph.replay()
+        return passes
+
+    return run
+
+
+def ours(classifier: Classifier, x: Tensor, y: Tensor, passes: int) -> dict[str, Timed]:
+    """Our attacks, on a held classifier."""
+
+    def contender(norm: str, attack: Attack) -> Timed:
+        def run() -> float:
+            problem = Problem(classifier, x, y, as_norm(norm), budget=passes)
+            problem.solve(attack)
+            return float((problem.forwards + problem.backwards).double().mean())
+
+        return run
+
+    return {name: contender(norm, attack) for name, (norm, attack) in OURS.items()}
+
+
+def peers(model: nn.Module, x: Tensor, y: Tensor, passes: int) -> dict[str, Timed]:
+    """Others' attacks as they come, called as their users call them."""
+    contenders: dict[str, Callable[[int], Any]] = {}
+    try:
+        from marginattack.peers.advlib import load
+
+        library = load()
+        contenders["adv-lib DDN"] = lambda steps: library.ddn(model, x, y, steps=steps)
+        contenders["adv-lib FMN"] = lambda steps: library.fmn(model, x, y, norm=2, steps=steps)
+    except ImportError as error:
+        print(f"without adv-lib: {error}")
+    try:
+        import foolbox
+
+        wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=x.device)
+        ddn, cw = foolbox.attacks.DDNAttack, foolbox.attacks.L2CarliniWagnerAttack
+        contenders["foolbox DDN"] = lambda steps: ddn(steps=steps).run(wrapped, x, y)
+        contenders["foolbox CW"] = lambda steps: cw(binary_search_steps=1, steps=steps, abort_early=False).run(
+            wrapped, x, y
+        )
+    except ImportError as error:
+        print(f"without Foolbox: {error}")
+
+    def contender(attack: Callable[[int], Any]) -> Timed:
+        def run() -> float:
+            attack(passes // 2)
+            return passes
+
+        return run
+
+    return {name: contender(attack) for name, attack in contenders.items()}
+
+
+def case(name: str, data: dict[str, str], asked: argparse.Namespace) -> dict[str, Any]:
+    """Everything on one model and batch."""
+    model_name, _, batch = name.partition(":")
+    subject = SUBJECTS[model_name]
+    if subject.data in data:
+        images, labels = read([data[subject.data]])
+    else:
+        from marginattack.sources.data import samples
+
+        images, labels = samples(subject.data)
+    model = subject.open().to(DEVICE).eval().requires_grad_(False)
+    with torch.no_grad():
+        right = torch.cat([model(part.to(DEVICE)).argmax(1).cpu() for part in images.split(64)]) == labels
+    many = -(-int(batch) // int(right.sum()))  # small sets are repeated: a pass costs the same
+    x, y = (part[right].repeat(many, *[1] * (part.ndim - 1))[: int(batch)].to(DEVICE) for part in (images, labels))
+    contenders = bare(model, x, asked.passes) | peers(model, x, y, asked.passes)
+    graphed, plain = Classifier(model, chunk=len(x)), Classifier(model, chunk=len(x), graphs=False)
+    with graphed.held(), plain.held():
+        for classifier, kind in ((graphed, ""), (plain, " plain")) if CUDA else ((plain, ""),):
+            classifier.accept(x, y)
+            contenders |= {f"{n}{kind}": run for n, run in ours(classifier, x, y, asked.passes).items()}
+        contenders = {n: run for n, run in contenders.items() if any(word in n for word in asked.only)}
+        for run in contenders.values():
+            run()
+        rounds = [{n: timed(run) for n, run in contenders.items()} for _ in range(asked.rounds)]
+        why = graphed.graphs.why
+    rows = [summary(n, rounds) for n in contenders]
+    for row in rows:
+        print(name, row, flush=True)
+    return {"model": model_name, "batch": len(x), "passes": asked.passes, "rows": rows, "no graphs because": why}
+
+
+def summary(name: str, rounds: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
+    """The median of the rounds, and from where to where they go."""
+    ms = [1e3 * each[name][0] for each in rounds]
+    return {
+        "name": name, "ms": round(median(ms), 4), "from": round(min(ms), 4), "to": round(max(ms), 4),
+        "MiB": round(max(each[name][1] for each in rounds)), "rounds": [round(value, 4) for value in ms],
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FILE")
+    parser.add_argument("--cases", nargs="+", default=CASES[DEVICE], metavar="MODEL:BATCH")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD")
+    parser.add_argument("--passes", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+    if not CUDA:
+        torch.set_num_threads(1)
+    data = dict(entry.split("=", 1) for entry in asked.data)
+    write(f"speed-{DEVICE}", [case(name, data, asked) for name in asked.cases])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""CUDA graphs: a step of an attack, or one look at the model, captured once and replayed at the price of one launch.
+
+What is captured is a function of tensors that stay where they are. Replays copy what they are about into these tensors,
+and the answer out of them. The model's kernels are the same as in plain execution, and so is what they compute.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from marginattack.shapes import Labels, Logits, Mask, Points
+from marginattack.words import told
+
+if TYPE_CHECKING:
+    from marginattack.problem import Problem
+
+OFTEN = 3  # looks of one kind after which the next is captured: there will be more
+KEPT = 24  # graphs; the one used least recently goes
+BLOCK = 256  # rows of a plan that lie on the device at a time
+CLOSE = 1e-3  # by how much of the largest entry a captured answer may differ from a plain one
+
+
+class Look(NamedTuple):
+    """What was seen of n points: k beliefs, raised by what rounding can hide, and their gradients; who has crossed."""
+
+    values: Tensor  # (k, n)
+    slopes: Tensor  # (k, n, d); the points themselves where no gradients were asked for
+    crossed: Mask
+    logits: Logits
+
+
+# (points, labels) ↦ what is seen there
+Looking: TypeAlias = Callable[[Points, Labels], Look]
+
+State: TypeAlias = tuple[Tensor, ...]
+
+
+class Step(ABC):
+    """One step of an attack: a value, so that equal steps share a graph.
+
+    It maps what the plan says for now, one (1, 1) tensor a column, and the state, a row a sample in each tensor, to the
+    next state. It may look at the model through the problem, ``looks`` times with a gradient; nothing else that it
+    reads may change between steps, and no tensor of the new state may be one of the old in another place.
+    """
+
+    looks: ClassVar[int]
+
+    @abstractmethod
+    def __call__(self, problem: "Problem", now: Sequence[Tensor], *state: Tensor) -> State:
+        """The next state."""
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is a value, without a memory of its own; only then can it be captured."""
+        try:
+            hash(self)
+        except TypeError:
+            return False
+        return True
+
+
+class CapturedLook:
+    """A look at a fixed number of rows."""
+
+    def __init__(self, looking: Looking, points: Points, label: Labels, rows: int, pool: Any) -> None:
+        self.points, self.label = padded(points, rows), padded(label, rows)
+        self.graph, self.seen = _captured(lambda: looking(self.points, self.label), points.device, pool)
+
+    def __call__(self, points: Points, label: Labels) -> Look:
+        n = len(points)
+        self.points[:n].copy_(points)
+        self.label[:n].copy_(label)
+        self.graph.replay()
+        values, slopes, crossed, logits = self.seen
+        return Look(values[:, :n].clone(), slopes[:, :n].clone(), crossed[:n].clone(), logits[:n].clone())
+
+
+class CapturedStep:
+    """A step of a fixed number of rows, on a problem of its own that stands in for those that are walked."""
+
+    def __init__(self, problem: "Problem", step: Step, columns: int, state: State, rows: int, pool: Any) -> None:
+        inner = self.inner = problem.stand_in(rows)
+        self.state = tuple(padded(tensor, rows) for tensor in state)
+        self.table = problem.x0.new_zeros(BLOCK, columns)
+        self.row = torch.zeros(1, dtype=torch.int64, device=problem.x0.device)
+
+        def once() -> None:
+            kept = inner.found()
+            now = self.table.index_select(0, self.row).view(-1, 1, 1).unbind(0)
+            after = step(inner, now, *self.state)
+            for old, new in zip((*self.state, *kept), (*after, *inner.found()), strict=True):
+                old.copy_(new)
+            inner.best, inner.distance, inner.anytime.best = kept
+            self.row.add_(1)
+
+        self.graph, _ = _captured(once, problem.x0.device, pool)
+
+    def __call__(self, problem: "Problem", table: Tensor, state: State) -> State:
+        n = len(problem.x0)
+        self.inner.load(problem)
+        for static, tensor in zip(self.state, state, strict=True):
+            static[:n].copy_(tensor)
+        for block in table.split(BLOCK):
+            self.table[: len(block)].copy_(block)
+            self.row.zero_()
+            for _ in range(len(block)):
+                self.graph.replay()
+        problem.unload(self.inner)
+        return tuple(tensor[:n].clone() for tensor in self.state)
+
+
+class Graphs:
+    """Captured looks and steps of one model on a GPU, by kind and number of rows; ``why`` says why there are none.
+
+    The first looks of a kind are plain. When there were some, the next is captured and compared with a plain one; a
+    step is captured when it was made once. A model that cannot be captured, or answers otherwise then, is looked at
+    plainly from there on.
+    """
+
+    def __init__(self, why: str = "") -> None:
+        self.why = why
+        self._times: Counter[Hashable] = Counter()
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._pool: Any = None
+
+    def look(self, looking: Looking, kind: Hashable, points: Points, label: Labels) -> Look:
+        """A look: captured where this pays and is possible, else plain."""
+        if self.why or not points.is_cuda:
+            return looking(points, label)
+        rows = friendly(len(points))
+        key = ("look", rows, points.dtype, kind)
+        captured: CapturedLook | None = self._known(key)
+        if captured is not None:
+            return captured(points, label)
+        self._times[key] += 1
+        plain = looking(points, label)
+        if self._times[key] >= OFTEN:
+            capture = partial(CapturedLook, looking, points, label, rows)
+            self._keep(key, capture, lambda new: new(points, label), plain)
+        return plain
+
+    def walk(self, problem: "Problem", step: Step, table: Tensor, state: State) -> State:
+        """All rows of the plan, paid for already: the first of a kind plainly, the others captured."""
+        if self.why or not problem.x0.is_cuda:
+            return plainly(problem, step, table, state)
+        rows = friendly(len(problem.x0))
+        key = ("step", rows, problem.kind, step, tuple((tensor.shape[1:], tensor.dtype) for tensor in state))
+        if key not in self._kept:
+            before = copy(problem)
+            before.anytime = copy(problem.anytime)
+            before.anytime.passes, before.anytime.seen = problem.anytime.passes.clone(), problem.anytime.seen.clone()
+            after = plainly(problem, step, table[:1], state)
+            capture = partial(CapturedStep, problem, step, table.shape[1], state, rows)
+            self._keep(key, capture, lambda new: new(before, table[:1], state), after)
+            return self.walk(problem, step, table[1:], after) if len(table) > 1 else after
+        captured: CapturedStep = self._known(key)
+        return captured(problem, table, state)
+
+    def clear(self) -> None:
+        """Let go of all memory."""
+        self._times.clear()
+        self._kept.clear()
+        self._pool = None
+
+    def _known(self, key: Hashable) -> Any:
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def _keep(
+        self, key: Hashable, capture: Callable[[Any], Any], replay: Callable[[Any], Sequence[Tensor]],
+        plain: Sequence[Tensor],
+    ) -> None:  # fmt: skip
+        try:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            captured = capture(self._pool)
+            same = all(_close(a, b) for a, b in zip(replay(captured), plain, strict=True))
+        except Exception as error:  # whatever a model does that a graph cannot hold
+            self.why = f"no graph of it can be captured: {told(error)}"
+        else:
+            self.why = "" if same else "a captured pass answers otherwise than a plain one"
+            self._kept[key] = captured
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        if self.why:
+            self.clear()
+
+
+def plainly(problem: "Problem", step: Step, table: Tensor, state: State) -> State:
+    """A step for each row of the table."""
+    for now in table:
+        state = step(problem, now.view(-1, 1, 1).unbind(0), *state)
+    return state
+
+
+def friendly(n: int) -> int:
+    """A number of rows not much above n, from few that there are: batches of about the same size share a graph."""
+    step = max(8, 1 << max(0, n.bit_length() - 6))
+    return -(-n // step) * step
+
+
+def _captured(function: Callable[[], Any], device: torch.device, pool: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """The graph of what the function launches, and what it returns: tensors that each replay fills anew."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            answer = function()
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    return graph, answer
+
+
+def padded(tensor: Tensor, rows: int) -> Tensor:
+    """A copy with so many rows; those that there are not are like the first."""
+    filled = tensor[:1].expand(rows, *tensor.shape[1:]).clone()
+    filled[: len(tensor)] = tensor
+    return filled
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    if not a.is_floating_point():
+        return a.shape == b.shape
+    finite = torch.isfinite(b)
+    return bool(((a - b).abs()[finite] <= CLOSE * b[finite].abs().amax()).all()) if bool(finite.any()) else True

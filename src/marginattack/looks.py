@@ -1,0 +1,47 @@
+"""One look at the model: beliefs and their gradients at some points."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Size, Tensor
+
+from marginattack import losses
+from marginattack.classifier import Classifier
+from marginattack.graphs import Look
+from marginattack.losses import Belief
+from marginattack.shapes import Labels, Points
+
+
+def look(
+    classifier: Classifier, shape: Size, sign: int, of: Sequence[Belief], gradients: bool, points: Points, label: Labels
+) -> Look:
+    """Look once. ``sign`` is -1 towards a class, else 1."""
+    leaf = points.detach().unflatten(1, shape).requires_grad_(gradients)
+    with torch.set_grad_enabled(gradients):
+        logits = classifier.logits(leaf)
+        beliefs = [sign * belief(logits, label) for belief in of]
+    slopes = [gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
+    logits = logits.detach()
+    rounding = classifier.lead(points, losses.scale(logits, label))
+    return Look(
+        values=(torch.stack(beliefs).detach() + rounding).nan_to_num(0.0),
+        slopes=torch.stack(slopes).flatten(2),
+        crossed=sign * losses.MARGIN(logits, label) + rounding < 0,
+        logits=logits,
+    )
+
+
+def gradient(value: Tensor, leaf: Tensor, *, keep: bool) -> Tensor:
+    """∂ Σ value / ∂ leaf; zero where the model does not depend on its input or has no finite slope."""
+    if not value.requires_grad:
+        return torch.zeros_like(leaf)
+    (slope,) = torch.autograd.grad(value.sum(), leaf, retain_graph=keep, allow_unused=True)
+    return torch.zeros_like(leaf) if slope is None else torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def joined(parts: Sequence[Look]) -> Look:
+    """Looks at parts of the points as one."""
+    if len(parts) == 1:
+        return parts[0]
+    values, slopes, crossed, logits = zip(*parts, strict=True)
+    return Look(torch.cat(values, 1), torch.cat(slopes, 1), torch.cat(crossed), torch.cat(logits))
