@@ -7,6 +7,9 @@ In every round each contender runs once, in turn; a ratio is taken within a roun
 the rounds and their spread. The unit is a forward and a backward with respect to the input. "bare" is the model alone,
 plain or as a CUDA graph, in full float32, tf32 or bf16, its weights and input laid out as they come or channels last.
 Peers run as they come, with torch's own precision flags. On a CPU: one thread and process time.
+
+``--quality`` measures another thing: how long CW with ten searches and DDN with 1,000 steps take, and how long Race
+takes to margins that are as small on average; its budgets grow until they are.
 """
 
 import argparse
@@ -24,7 +27,8 @@ from torch import Tensor, nn
 
 from marginattack.attacks import Attack, MarginAttack, Race
 from marginattack.classifier import Classifier, tf32
-from marginattack.norms import as_norm
+from marginattack.measure import measure
+from marginattack.norms import L2, as_norm
 from marginattack.problem import Problem
 
 CUDA = torch.cuda.is_available()
@@ -41,6 +45,11 @@ OURS: dict[str, tuple[str, Attack]] = {
     "race linf": ("linf", Race()),
     "marginattack l2": ("l2", MarginAttack()),
 }
+MODES: dict[str, dict[str, dict[str, Any]]] = {  # of our attacks: how the classifier is looked at
+    "cuda": {"": {}, " plain": {"graphs": False}, " tf32": {"search": "tf32"}, " bf16": {"search": "bf16"}},
+    "cpu": {"": {}},
+}
+LADDER = (40, 60, 80, 100, 150, 200, 300, 400, 600, 1000, 2000)  # budgets of Race, until it is as near
 
 Timed = Callable[[], float]  # runs once; how many forwards + backwards a sample that was
 
@@ -110,7 +119,7 @@ def captured(once: Callable[[], Tensor], passes: int, precision: str) -> Timed:
     return run
 
 
-def ours(classifier: Classifier, x: Tensor, y: Tensor, passes: int) -> dict[str, Timed]:
+def ours(classifier: Classifier, x: Tensor, y: Tensor, passes: int, mode: str) -> dict[str, Timed]:
     """Our attacks, on a held classifier."""
 
     def contender(norm: str, attack: Attack) -> Timed:
@@ -121,7 +130,7 @@ def ours(classifier: Classifier, x: Tensor, y: Tensor, passes: int) -> dict[str,
 
         return run
 
-    return {name: contender(norm, attack) for name, (norm, attack) in OURS.items()}
+    return {f"{name}{mode}": contender(norm, attack) for name, (norm, attack) in OURS.items()}
 
 
 def peers(model: nn.Module, x: Tensor, y: Tensor, passes: int) -> dict[str, Timed]:
@@ -172,21 +181,65 @@ def case(name: str, data: dict[str, str], asked: argparse.Namespace) -> dict[str
         right = torch.cat([model(part.to(DEVICE)).argmax(1).cpu() for part in images.split(64)]) == labels
     many = -(-int(batch) // int(right.sum()))  # small sets are repeated: a pass costs the same
     x, y = (part[right].repeat(many, *[1] * (part.ndim - 1))[: int(batch)].to(DEVICE) for part in (images, labels))
-    contenders = bare(model, x, asked.passes) | peers(model, x, y, asked.passes)
-    graphed, plain = Classifier(model, chunk=len(x)), Classifier(model, chunk=len(x), graphs=False)
-    with graphed.held(), plain.held():
-        for classifier, kind in ((graphed, ""), (plain, " plain")) if CUDA else ((plain, ""),):
-            classifier.accept(x, y)
-            contenders |= {f"{n}{kind}": run for n, run in ours(classifier, x, y, asked.passes).items()}
-        contenders = {n: run for n, run in contenders.items() if any(word in n for word in asked.only)}
-        for run in contenders.values():
-            run()
-        rounds = [{n: timed(run) for n, run in contenders.items()} for _ in range(asked.rounds)]
-        why = graphed.graphs.why
-    rows = [summary(n, rounds) for n in contenders]
+    if asked.quality:
+        return {"model": model_name, "batch": len(x), **quality(model, x, y)}
+    others = wanted(bare(model, x, asked.passes) | peers(model, x, y, asked.passes), asked.only)
+    for run in others.values():
+        run()
+    rounds: list[dict[str, tuple[float, float]]] = [{} for _ in range(asked.rounds)]
+    classifiers = {mode: Classifier(model, chunk=len(x), **flags) for mode, flags in MODES[DEVICE].items()}
+    for found in rounds:
+        found |= {n: timed(run) for n, run in others.items()}
+        for mode, classifier in classifiers.items():
+            with classifier.held():
+                _, _, _ = classifier.accept(x, y)
+                classifier.meet(x.cpu(), classifier.answers(x.cpu()))
+                for n, run in wanted(ours(classifier, x, y, asked.passes, mode), asked.only).items():
+                    run()
+                    found[n] = timed(run)
+    rows = [summary(n, rounds) for n in rounds[0]]
     for row in rows:
         print(name, row, flush=True)
+    why = {mode: classifier.graphs.why for mode, classifier in classifiers.items()}
     return {"model": model_name, "batch": len(x), "passes": asked.passes, "rows": rows, "no graphs because": why}
+
+
+def wanted(contenders: dict[str, Timed], words: list[str]) -> dict[str, Timed]:
+    """Those whose names hold one of the words."""
+    return {name: run for name, run in contenders.items() if any(word in name for word in words)}
+
+
+def quality(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """Seconds that CW and DDN take, and Race to the same mean distance."""
+    import foolbox
+
+    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=x.device)
+    rivals = {
+        "CW, 10 searches of 1,000 steps": foolbox.attacks.L2CarliniWagnerAttack(binary_search_steps=10, steps=1000),
+        "DDN, 1,000 steps": foolbox.attacks.DDNAttack(steps=1000),
+    }
+    found = {}
+    for name, attack in rivals.items():
+        began = clock()
+        points = attack.run(wrapped, x, y)
+        seconds = clock() - began
+        with torch.no_grad():
+            missed = model(points).argmax(1) == y
+        mean = float(L2.size((points - x).flatten(1))[~missed].mean())
+        for budget in LADDER:
+            with torch.random.fork_rng(devices=[]):
+                began = clock()
+                margins = measure(model, x, y, "l2", budget=budget, batch=len(x))
+                ours = clock() - began
+            if float(margins.distance[~missed.cpu()].mean()) <= mean:
+                break
+        found[name] = {
+            "seconds": seconds, "mean": mean, "missed": int(missed.sum()), "Race: budget": budget,
+            "Race: seconds": ours, "Race: mean": float(margins.distance[~missed.cpu()].mean()),
+            "times as fast": seconds / ours,
+        }  # fmt: skip
+        print(name, found[name], flush=True)
+    return found
 
 
 def summary(name: str, rounds: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
@@ -206,11 +259,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD")
     parser.add_argument("--passes", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quality", action="store_true")
     asked = parser.parse_args()
     if not CUDA:
         torch.set_num_threads(1)
     data = dict(entry.split("=", 1) for entry in asked.data)
-    write(f"speed-{DEVICE}", [case(name, data, asked) for name in asked.cases])
+    write(f"{'quality' if asked.quality else 'speed'}-{DEVICE}", [case(name, data, asked) for name in asked.cases])
 
 
 if __name__ == "__main__":

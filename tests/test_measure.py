@@ -243,3 +243,23 @@ def test_without_settings_the_best_attack_there_is_is_used() -> None:
     assert margins.norm == "l2"
     assert margins.success.all()
     assert margins.settings["attack"] == repr(ma.Race())
+
+
+class Jittery(nn.Module):
+    """Large batches change its logits a little, as other algorithms for large batches do on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = smooth()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x)
+        jitter = 1e-3 * (len(x) % 7) if len(x) > 16 else 0.0
+        return logits + jitter * torch.arange(logits.shape[1])
+
+
+def test_what_large_batches_change_of_the_logits_loses_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = inputs(smooth(), n=60)
+    assert not ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).refuted.any()
+    monkeypatch.setattr(ma.Classifier, "meet", lambda *_: None)
+    assert ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).refuted.any()

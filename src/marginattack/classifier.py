@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +21,8 @@ NOISE = 1e-5  # how far outside the box, as a share of its width, an input may l
 # An adversarial label must lead by so many units of rounding of the largest logit, and by so many times what the
 # company of other inputs was seen to change of a logit, since a point must be adversarial in any company.
 ROUNDING, COMPANY = 8, 2
+
+SEARCHES = ("float32", "tf32", "bf16")  # precisions of a search, the finest first
 
 
 class Refused(ValueError):
@@ -70,11 +73,14 @@ class Classifier:
     The caller's model is used as it is, not copied. Inside ``with classifier.held():`` it is in eval mode and its
     parameters are frozen; afterwards modes, flags and buffers are what they were, also when something was raised.
     On a GPU passes that are made often are captured as CUDA graphs, unless ``graphs`` is off or the model forbids it.
+    ``search`` is the precision in which attacks may look for points, "float32", "tf32" or "bf16"; what they find is
+    judged in full.
     """
 
     def __init__(
-        self, model: nn.Module, *, bounds: Bounds | None = None, chunk: int = 512, graphs: bool = True
-    ) -> None:
+        self, model: nn.Module, *, bounds: Bounds | None = None, chunk: int = 512, graphs: bool = True,
+        search: str = "float32",
+    ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise Refused(f"model is a {type(model).__name__}, not a torch.nn.Module: wrap the function in a Module")
         if chunk < 1:
@@ -90,7 +96,12 @@ class Classifier:
         self.channels_last = False
         self.company = 0.0
         self._alone = 0.0  # the company of a few inputs
-        self.precision = "float32"  # in which looks are made
+        if search not in SEARCHES:
+            raise Refused(f"search is {search!r}: give one of {', '.join(SEARCHES)}")
+        self.search, self.precision = search, "float32"  # what is asked for, and in which looks are made now
+        self._coarse = 0.0  # by how much the precision of the search changes logits
+        self._low: nn.Module | None = None
+        self._holds = 0
         self.graphs = Graphs("" if graphs else "graphs are switched off")
 
     @contextmanager
@@ -104,6 +115,7 @@ class Classifier:
             for name, buffer in owner._buffers.items()
             if buffer is not None
         ]
+        self._holds += 1
         try:
             self.model.eval()
             if self.model.training:
@@ -114,7 +126,10 @@ class Classifier:
             with torch.inference_mode(False), torch.enable_grad(), full_float32(self.device):
                 yield
         finally:
-            self.graphs.clear()
+            self._holds -= 1
+            if not self._holds:  # whoever has the model now may change it
+                self.graphs.clear()
+                self._low = None
             for module, training in modes:
                 module.training = training
             for parameter, flag in flags:
@@ -123,13 +138,35 @@ class Classifier:
                 for owner, name, buffer, value in buffers:
                     owner._buffers[name] = buffer.copy_(value)
 
+    @contextmanager
+    def quickly(self) -> Iterator[None]:
+        """Look in the precision of the search for a while. A label must lead by twice what that changes of logits."""
+        before = self.precision, self.company
+        try:
+            with tf32(True) if self.search == "tf32" else nullcontext():
+                self.precision, self.company = self.search, max(self.company, self._coarse)
+                yield
+        finally:
+            self.precision, self.company = before
+
     def logits(self, images: Tensor) -> Logits:
         """The model's output for images of any precision, in that precision."""
+        if self.precision == "bf16":
+            coarse: Logits = self.low(images.to(torch.bfloat16))
+            return coarse.to(images.dtype)
         ready = images if self.model_dtype is None else images.to(self.model_dtype)
         if self.channels_last:
             ready = ready.contiguous(memory_format=torch.channels_last)
         logits: Logits = self.model(ready)
         return logits.to(images.dtype)
+
+    @property
+    def low(self) -> nn.Module:
+        """A copy of the model in bf16, laid out as a GPU likes it best."""
+        if self._low is None:
+            self._low = deepcopy(self.model).to(torch.bfloat16)
+            self._low = self._low.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return self._low
 
     def lead(self, points: Tensor, size: Tensor) -> Tensor:
         """By how much a label must lead to be believed, for logits of these sizes."""
@@ -180,6 +217,9 @@ class Classifier:
         """See what company changes of these logits: in batches as large as an attack's it can be more than in small."""
         moved = (logits - self.elsewhere(images, images.flip(0)).to(logits.dtype)).abs()
         self.company = max(self._alone, min(float(moved.nan_to_num(0.0).max()), 1e-3 * float(logits.abs().max())))
+        if self.search != "float32":
+            with self.quickly():
+                self._coarse = float((self.answers(images) - logits).abs().max())
 
     @torch.no_grad()
     def accept(self, images: Any, labels: Any, targets: Any = None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -131,7 +131,7 @@ class Graphs:
 
     def look(self, looking: Looking, kind: Hashable, points: Points, label: Labels) -> Look:
         """A look: captured where this pays and is possible, else plain."""
-        if self.why or not points.is_cuda:
+        if self.why or not possible(points):
             return looking(points, label)
         rows = friendly(len(points))
         key = ("look", rows, points.dtype, kind)
@@ -147,7 +147,7 @@ class Graphs:
 
     def walk(self, problem: "Problem", step: Step, table: Tensor, state: State) -> State:
         """All rows of the plan, paid for already: the first of a kind plainly, the others captured."""
-        if self.why or not problem.x0.is_cuda:
+        if self.why or not possible(problem.x0):
             return plainly(problem, step, table, state)
         rows = friendly(len(problem.x0))
         key = ("step", rows, problem.kind, step, tuple((tensor.shape[1:], tensor.dtype) for tensor in state))
@@ -191,6 +191,11 @@ class Graphs:
             self._kept.popitem(last=False)
         if self.why:
             self.clear()
+
+
+def possible(points: Tensor) -> bool:
+    """Whether what is computed from these points can be captured."""
+    return points.is_cuda
 
 
 def plainly(problem: "Problem", step: Step, table: Tensor, state: State) -> State:

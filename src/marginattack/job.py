@@ -65,6 +65,7 @@ class Job:
             "norms": s.norms, "attacks": {name: repr(attack) for name, attack in self.attacks.items()},
             "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice,
             "target": s.target if self.targets is None else _digest(self.targets),
+            **({} if s.search == "float32" else {"search": s.search}),  # runs from before there was a choice go on
         }  # fmt: skip
 
     def about(self) -> dict[str, Any]:

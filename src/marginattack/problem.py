@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from marginattack import losses
+from marginattack import graphs, losses
 from marginattack.anytime import Anytime
 from marginattack.classifier import Classifier, Refused
 from marginattack.draws import uniform
@@ -30,6 +30,7 @@ from marginattack.shapes import Labels, Mask, Points, Scalars
 
 ROWWISE = ("x0", "_class", "best", "distance")  # tensors of a problem with a row a sample, besides the anytime record
 
+FURTHER = (1.0, 1.01, 1.1)  # where a point that a coarse look found is confirmed, as multiples of its distance
 UNBOUNDED = 2**62  # passes a sample where no budget is given
 
 
@@ -182,6 +183,21 @@ class Problem:
             self._live = before
 
     @contextmanager
+    def quickly(self) -> Iterator[None]:
+        """Look in the precision of the classifier's search for a while.
+
+        What is found so counts when a look in full precision confirms it; else a little further out along the same ray.
+        """
+        before = self.best, self.distance
+        with self.classifier.quickly():
+            yield
+        if self.classifier.search != "float32":
+            x, (self.best, self.distance) = self.best, before
+            for further in FURTHER:
+                with self.only(torch.isinf(self.distance[:, 0])):
+                    self.value(self.clamp(self.x0 + further * (x - self.x0)))
+
+    @contextmanager
     def take(self, rows: Tensor | None = None, *, targets: Labels | None = None) -> Iterator["Problem"]:
         """Some samples (else all) as a problem of their own, with nothing found; with targets, as a targeted one.
 
@@ -228,8 +244,8 @@ class Problem:
     def walk(self, step: Step, plan: Sequence[Sequence[float]], *state: Tensor) -> State:
         """A step for each row of the plan, from this state to the last; on a GPU as a graph, where that is possible."""
         table = torch.tensor(plan, dtype=self.x0.dtype, device=self.x0.device)
-        whole = len(self._live) == len(self.x0) <= self.classifier.chunk and self._single and self.watch is None
-        if not (whole and self.x0.is_cuda and step.lasting):
+        whole = 0 < len(self._live) == len(self.x0) <= self.classifier.chunk and self._single and self.watch is None
+        if not (whole and step.lasting and graphs.possible(self.x0)):
             return plainly(self, step, table, state)
         ahead = min(len(table), int(self._left.min()) // (2 * step.looks))
         if ahead:

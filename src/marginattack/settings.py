@@ -66,6 +66,7 @@ class Settings(_Strict):
     shard: Annotated[int, Field(ge=1)] = 512
     batch: Annotated[int, Field(ge=1)] | None = None
     device: str | None = None
+    search: Literal["float32", "tf32", "bf16"] = "float32"
 
     @field_validator("norms")
     @classmethod

@@ -13,6 +13,7 @@ point of the same tangent plane that is nearest to x₀:
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, TypeAlias, final
@@ -167,20 +168,21 @@ class Race(Attack):
         scouting = self.scouting if scout else 0.0
         weights = scouting + self.descending + self.following * len(near) + self.restarting * starts + self.polishing
         unit = (problem.left - end) / 2 / weights  # gradients for a weight of 1
-        if scouting:
-            self.descend(problem, x0, 0.45 * scouting * unit, norm=scout)
-            self.slide(problem, self.best(problem), 0.55 * scouting * unit)
-        if self.descending:
-            self.descend(problem, x0, self.descending * unit)
-        for label in near:
-            with problem.take(targets=label) as towards:
-                follow(towards, x0, self.following * unit)
-        if not self.descending:  # where the classes were too far for slides, it is made after all
-            with problem.only(torch.isinf(problem.distance[:, 0])):
-                self.descend(problem, x0, unit)
-        for _ in range(starts):
-            radius = LINF.size(self.best(problem) - x0)
-            self.descend(problem, problem.clamp(x0 + radius * (2 * problem.uniform() - 1)), self.restarting * unit)
+        with problem.quickly() if passes >= SMALL else nullcontext():
+            if scouting:
+                self.descend(problem, x0, 0.45 * scouting * unit, norm=scout)
+                self.slide(problem, self.best(problem), 0.55 * scouting * unit)
+            if self.descending:
+                self.descend(problem, x0, self.descending * unit)
+            for label in near:
+                with problem.take(targets=label) as towards:
+                    follow(towards, x0, self.following * unit)
+            if not self.descending:  # where the classes were too far for slides, it is made after all
+                with problem.only(torch.isinf(problem.distance[:, 0])):
+                    self.descend(problem, x0, unit)
+            for _ in range(starts):
+                radius = LINF.size(self.best(problem) - x0)
+                self.descend(problem, problem.clamp(x0 + radius * (2 * problem.uniform() - 1)), self.restarting * unit)
         self.slide(problem, self.best(problem), (problem.left - end) / 4)
         last = replace(self, step=self.last_step, pulse=self.last_pulse, warmup=0.0)
         last.descend(problem, self.best(problem), (problem.left - end - 2 - len(CLOSE)) / 2)

@@ -45,6 +45,7 @@ Target = Annotated[str | None, typer.Option(help="random, least-likely, or a fil
 OnlyCorrect = Annotated[bool | None, typer.Option("--only-correct", help="Leave out what is misclassified.")]
 Lattice = Annotated[int | None, typer.Option(help="255: also find images that are adversarial at 8 bits.")]
 Batch = Annotated[int | None, typer.Option(help="Samples side by side; by default as many as fit into memory.")]
+Search = Annotated[str | None, typer.Option(help="float32, tf32 or bf16: precision of the search, not of the result.")]
 Despite = Annotated[bool, typer.Option("--despite-findings", help="Measure also after a grave finding.")]
 EngineName = Annotated[str, typer.Option("--engine", help="serial: in this process; ray: on a Ray cluster.")]
 RayAddress = Annotated[str | None, typer.Option(help="Ray cluster: auto, or HOST:PORT; else one on this machine.")]
@@ -64,7 +65,8 @@ def measure(
     normalize: Normalize = None, resize: Resize = None, crop: Crop = None, trust_pickle: TrustPickle = None,
     labels: Labels = None, split: Split = None, image_size: ImageSize = None, limit: Limit = None,
     shuffle: Shuffle = None, expect_accuracy: Expect = None, device: Device = None, batch: Batch = None,
-    config: Config = None, set_: Set = None, print_config: PrintConfig = False, despite_findings: Despite = False,
+    search: Search = None, config: Config = None, set_: Set = None, print_config: PrintConfig = False,
+    despite_findings: Despite = False,
     engine: EngineName = "serial", address: RayAddress = None, workers: Workers = None, gpus_per_worker: Gpus = None,
     unit: Unit = 1, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -76,7 +78,7 @@ def measure(
             "target": target, "only_correct": only_correct, "lattice": lattice, "model.normalize": normalize,
             "model.resize": resize, "model.crop": crop, "model.trust_pickle": trust_pickle, "data.labels": labels,
             "data.split": split, "data.image_size": image_size, "data.limit": limit, "data.shuffle": shuffle,
-            "expect_accuracy": expect_accuracy, "device": device, "batch": batch,
+            "expect_accuracy": expect_accuracy, "device": device, "batch": batch, "search": search,
         }  # fmt: skip
         from marginattack.settings import as_toml, read_settings
 

@@ -32,12 +32,13 @@ class Serial(Pool):
     def measure(self, batch: int, progress: Callable[[int], None]) -> list[SetAside]:
         """Each shard's samples are read once for all its parts. What fails ends the run."""
         held, samples = -1, None
-        for shard, part in self.store.pending():
-            if samples is None or shard != held:
-                held, samples = shard, self.job.samples(self.store.shards[shard])
-            columns, images, about = self.job.compute(self.classifier, part, samples, batch, progress)
-            self.store.commit(part, shard, columns, images, about)
-            progress(len(self.store.shards[shard]) - len(columns["id"]))  # those that were left out
+        with self.classifier.held():  # what is captured of the model for one shard serves the next
+            for shard, part in self.store.pending():
+                if samples is None or shard != held:
+                    held, samples = shard, self.job.samples(self.store.shards[shard])
+                columns, images, about = self.job.compute(self.classifier, part, samples, batch, progress)
+                self.store.commit(part, shard, columns, images, about)
+                progress(len(self.store.shards[shard]) - len(columns["id"]))  # those that were left out
         return []
 
     def check(self, progress: Callable[[int], None]) -> dict[str, int]:

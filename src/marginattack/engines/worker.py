@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ class Worker:
         self.identity, self.started = identity, started
         self.opened: tuple[Job, Store, Classifier] | None = None
         self.held: tuple[int, Any] = (-1, None)
+        self.stack = ExitStack()
 
     def open(self) -> dict[str, Any]:
         """Get ready, and refuse unless this is the run that the driver means. Again after a restart."""
@@ -37,7 +39,9 @@ class Worker:
                 changed = differences(json.loads(self.identity), json.loads(json.dumps(job.identity())))
                 if changed:
                     raise Refused(f"it opens another model or other data ({changed})")
-                self.opened = job, self._store(), Classifier(job.model.module, bounds=(0.0, 1.0))
+                classifier = Classifier(job.model.module, bounds=(0.0, 1.0), search=job.settings.search)
+                self.stack.enter_context(classifier.held())  # for good: what was captured of the model stays valid
+                self.opened = job, self._store(), classifier
             except (Refused, OSError, ImportError) as error:
                 if is_full(error):
                     raise

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from marginattack.reproduce import paper
-from marginattack.reproduce.challenge import LONG
+from marginattack.reproduce.challenge import LONG, RACE
 from marginattack.reproduce.fast import NOTE
 from marginattack.stats import share
 
@@ -92,7 +92,7 @@ def _gains(part: dict[str, Any]) -> list[list[str]]:
 def challenge(numbers: dict[str, Any]) -> list[str]:
     """Table 3."""
     rows = []
-    for attack in [*paper.TABLE_3, "MarginAttack, our defaults", LONG]:
+    for attack in [*paper.TABLE_3, "MarginAttack, our defaults", LONG, RACE]:
         told, row = paper.TABLE_3.get(attack), numbers["rows"].get(attack)
         theirs = DASH if told is None else f"{told:g}"
         if row is None:

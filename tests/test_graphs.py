@@ -1,0 +1,198 @@
+"""Captured looks and steps: the bookkeeping around a graph with a stand-in for it, and real graphs on a GPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from models import inputs, smooth
+from torch import Tensor, nn
+
+import marginattack as ma
+from marginattack import graphs
+from marginattack.attacks import ATTACKS, Attack, MarginAttack, Race
+from marginattack.classifier import Classifier
+from marginattack.norms import as_norm
+from marginattack.problem import Problem
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs exist nowhere else")
+
+
+class Replayed:
+    """A graph as the CPU can have it: the function again, its answer put where the first one lies."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function, self.answer = function, function()
+
+    def replay(self) -> None:
+        for old, new in zip(self.answer or (), self.function() or (), strict=True):
+            old.copy_(new)
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
+    """Everything is captured, on the CPU; the graphs."""
+    made: list[Replayed] = []
+
+    def captured(function: Callable[[], Any], device: torch.device, pool: Any) -> tuple[Any, Any]:
+        made.append(Replayed(function))
+        return made[-1], made[-1].answer
+
+    monkeypatch.setattr(graphs, "_captured", captured)
+    monkeypatch.setattr(graphs, "possible", lambda points: True)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    return made
+
+
+def solved(attack: Attack, norm: str, *, captured: bool, budget: int = 90, n: int = 11) -> tuple[Problem, Classifier]:
+    """A problem after an attack, on a GPU where there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    classifier = Classifier(smooth().to(device), graphs=captured)
+    with classifier.held():
+        x, y, _ = classifier.accept(*inputs(smooth(), n=n))
+        problem = Problem(classifier, x, y, as_norm(norm), budget=budget)
+        problem.solve(attack)
+    return problem, classifier
+
+
+@pytest.mark.parametrize(("norm", "n"), [("l1", 16), ("l2", 16), ("linf", 16), ("l2", 11)])
+@pytest.mark.parametrize("attack", [Race(), MarginAttack(), MarginAttack(restarts=2, radius=0.1)])
+def test_captured_steps_are_the_plain_ones(replayed: list[Replayed], attack: Attack, norm: str, n: int) -> None:
+    plain, _ = solved(attack, norm, captured=False, n=n)
+    assert not replayed
+    captured, classifier = solved(attack, norm, captured=True, n=n)
+    assert replayed
+    assert not classifier.graphs.why
+    torch.testing.assert_close(captured.distance, plain.distance, rtol=1e-5, atol=0)
+    for name in ("forwards", "backwards"):
+        assert getattr(captured, name).equal(getattr(plain, name)), name
+    assert captured.anytime.passes.equal(plain.anytime.passes)
+    torch.testing.assert_close(captured.anytime.curve, plain.anytime.curve, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("race", "marginattack")])
+def test_captured_looks_are_the_plain_ones(replayed: list[Replayed], name: str) -> None:
+    attack = ATTACKS[name]()
+    norm = attack.norms[0]
+    plain, _ = solved(attack, norm, captured=False)
+    captured, _ = solved(attack, norm, captured=True)
+    torch.testing.assert_close(captured.distance, plain.distance, rtol=1e-5, atol=0)
+    assert captured.forwards.equal(plain.forwards)
+
+
+def test_batches_of_about_the_same_size_share_graphs(replayed: list[Replayed]) -> None:
+    images, labels = inputs(smooth(), n=16)
+    classifier = Classifier(smooth())
+    with classifier.held():
+        for n in (16, 15, 14):
+            x, y, _ = classifier.accept(images[:n], labels[:n])
+            Problem(classifier, x, y, as_norm("l2"), budget=60).solve(MarginAttack())
+            made = len(replayed)
+        classifier.accept(images, labels)
+        assert len(replayed) == made
+    assert [graphs.friendly(n) for n in (1, 8, 9, 100, 500, 512, 513, 1000)] == [8, 8, 16, 104, 504, 512, 528, 1008]
+    assert all(n <= graphs.friendly(n) <= max(8, 1.04 * n + 8) for n in range(1, 5000))
+
+
+def test_a_step_that_remembers_is_made_plainly(replayed: list[Replayed]) -> None:
+    attack = MarginAttack(follow=0, scans=0, projection=Remembering([]))
+    problem, classifier = solved(attack, "l2", captured=True)
+    assert torch.isfinite(problem.distance).all()
+    assert not classifier.graphs.why
+
+
+class Remembering:
+    """A projection with a memory: it compares as its list does, so it has no hash."""
+
+    def __init__(self, seen: list[float]) -> None:
+        self.seen = seen
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Remembering) and self.seen == other.seen
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, problem: Problem, z: Tensor, g: Tensor, beta: float | Tensor) -> Tensor:
+        self.seen.append(float(beta))
+        return z
+
+
+def test_a_model_that_cannot_be_captured_is_measured_plainly(
+    replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphs, "_captured", refuses)
+    plain, _ = solved(Race(), "l2", captured=False)
+    captured, classifier = solved(Race(), "l2", captured=True)
+    assert "operation not permitted" in classifier.graphs.why
+    assert captured.distance.equal(plain.distance)
+    assert captured.forwards.equal(plain.forwards)
+
+
+def test_a_graph_that_answers_otherwise_is_not_used(replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong(Replayed):
+        def replay(self) -> None:
+            pass
+
+    monkeypatch.setattr(graphs, "_captured", lambda function, *_: (Wrong(function), None))
+    plain, _ = solved(MarginAttack(), "l2", captured=False)
+    captured, classifier = solved(MarginAttack(), "l2", captured=True)
+    assert classifier.graphs.why == "a captured pass answers otherwise than a plain one"
+    assert captured.distance.equal(plain.distance)
+
+
+class Asking(nn.Module):
+    """A model that asks the host in the middle of its forward, which a graph cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = smooth()
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images)
+        return logits if float(images.detach().sum()) > -1e9 else 2 * logits
+
+
+@on_a_gpu
+@pytest.mark.parametrize("norm", ["l0", "l1", "l2", "linf"])
+@pytest.mark.parametrize("attack", [Race(), MarginAttack()])
+def test_on_a_gpu_graphs_find_what_plain_execution_finds(attack: Attack, norm: str) -> None:
+    plain, _ = solved(attack, norm, captured=False, n=40)
+    captured, classifier = solved(attack, norm, captured=True, n=40)
+    assert not classifier.graphs.why
+    assert float((captured.distance / plain.distance).log().abs().mean()) < 1e-3
+    assert captured.forwards.equal(plain.forwards)
+
+
+@on_a_gpu
+def test_on_a_gpu_a_model_that_asks_the_host_is_measured_plainly() -> None:
+    images, labels = inputs(smooth(), n=12)
+    classifier = Classifier(Asking().cuda())
+    found = ma.measure(classifier, images, labels, "l2", budget=100)
+    assert "no graph of it can be captured" in classifier.graphs.why
+    expected = ma.measure(Classifier(Asking().cuda(), graphs=False), images, labels, "l2", budget=100)
+    torch.testing.assert_close(found.distance, expected.distance, rtol=1e-5, atol=0)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("attack", [Race(), MarginAttack()])
+@pytest.mark.parametrize("captured", [False, True])
+def test_on_a_gpu_no_walk_waits_for_it(attack: Attack, captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    walk = graphs.Graphs.walk if captured else graphs.plainly
+
+    def strictly(*arguments: Any) -> Any:
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return walk(*arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+    classifier = Classifier(smooth().cuda(), graphs=captured)
+    with classifier.held():
+        x, y, _ = classifier.accept(*inputs(smooth(), n=40))
+        Problem(classifier, x, y, as_norm("l2"), budget=200).solve(attack)  # captures, which compares and waits
+        monkeypatch.setattr(*(graphs.Graphs, "walk", strictly) if captured else (graphs, "plainly", strictly))
+        Problem(classifier, x, y, as_norm("l2"), budget=200).solve(attack)
