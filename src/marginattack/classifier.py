@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from marginattack.folding import folded
 from marginattack.graphs import Graphs
 from marginattack.shapes import Labels, Logits
 from marginattack.words import one_line
@@ -70,8 +71,9 @@ def tf32(allowed: bool) -> Iterator[None]:
 class Classifier:
     """Logits of a model for inputs inside a box, at most ``chunk`` inputs at a time.
 
-    The caller's model is used as it is, not copied. Inside ``with classifier.held():`` it is in eval mode and its
-    parameters are frozen; afterwards modes, flags and buffers are what they were, also when something was raised.
+    Inside ``with classifier.held():`` the caller's model is in eval mode and its parameters are frozen; afterwards
+    modes, flags and buffers are what they were, also when something was raised. Attacks look at a copy whose batch
+    normalisations are folded, where it has some; what they find is checked on the model itself.
     On a GPU passes that are made often are captured as CUDA graphs, unless ``graphs`` is off or the model forbids it.
     ``search`` is the precision in which attacks may look for points, "float32", "tf32" or "bf16"; what they find is
     judged in full.
@@ -100,6 +102,7 @@ class Classifier:
             raise Refused(f"search is {search!r}: give one of {', '.join(SEARCHES)}")
         self.search, self.precision = search, "float32"  # what is asked for, and in which looks are made now
         self._coarse = 0.0  # by how much the precision of the search changes logits
+        self._folded: nn.Module | None = None  # what attacks look at, where it is not the model itself
         self._low: nn.Module | None = None
         self._holds = 0
         self.graphs = Graphs("" if graphs else "graphs are switched off")
@@ -129,7 +132,7 @@ class Classifier:
             self._holds -= 1
             if not self._holds:  # whoever has the model now may change it
                 self.graphs.clear()
-                self._low = None
+                self._folded = self._low = None
             for module, training in modes:
                 module.training = training
             for parameter, flag in flags:
@@ -157,14 +160,14 @@ class Classifier:
         ready = images if self.model_dtype is None else images.to(self.model_dtype)
         if self.channels_last:
             ready = ready.contiguous(memory_format=torch.channels_last)
-        logits: Logits = self.model(ready)
+        logits: Logits = (self._folded or self.model)(ready)
         return logits.to(images.dtype)
 
     @property
     def low(self) -> nn.Module:
         """A copy of the model in bf16, laid out as a GPU likes it best."""
         if self._low is None:
-            self._low = deepcopy(self.model).to(torch.bfloat16)
+            self._low = deepcopy(self._folded or self.model).to(torch.bfloat16)
             self._low = self._low.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return self._low
 
@@ -293,6 +296,8 @@ class Classifier:
         if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
             hint = "remove its last softmax, or wrap it to return logits"
             raise Refused(f"model returns probabilities (they sum to 1), whose gradients vanish: {hint}")
+        if self._holds and self._folded is None:
+            self._folded = folded(self.model, x if self.model_dtype is None else x.to(self.model_dtype))
         try:
             alone = torch.cat([self.logits(one) for one in x.split(1)])
         except Exception:

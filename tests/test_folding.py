@@ -1,0 +1,78 @@
+"""Batch normalisations folded into convolutions: the same function, on a copy, and only where that is so."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import marginattack as ma
+from marginattack.classifier import Classifier
+from marginattack.folding import folded
+
+
+class Block(nn.Module):
+    """A convolution with a normalisation, and what a model may do besides."""
+
+    def __init__(self, *, twice: bool = False, also: bool = False, tracked: bool = True) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, track_running_stats=tracked)
+        self.last = nn.Linear(4, 3)
+        self.twice, self.also = twice, also
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.conv(x)
+        after = self.norm(before)
+        if self.twice:
+            after = after + self.norm(after)
+        if self.also:  # the convolution's output is read by others too
+            after = after + before
+        logits: Tensor = self.last(torch.relu(after).mean((2, 3)))
+        return logits
+
+
+def trained(**options: bool) -> Block:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Block(**options)
+        if model.norm.running_mean is not None:
+            model.norm.running_mean.uniform_(-1, 1)
+            model.norm.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+        nn.init.uniform_(model.norm.weight, 0.5, 2)
+    return model.eval()
+
+
+IMAGES = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def test_it_is_the_same_function_without_normalisations() -> None:
+    model = trained()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    copy = folded(model, IMAGES)
+    assert copy is not None
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in copy.modules())
+    torch.testing.assert_close(copy(IMAGES), model(IMAGES), rtol=1e-5, atol=1e-6)
+    assert all(weights[name].equal(value) for name, value in model.state_dict().items())
+    assert not model.conv._forward_hooks
+
+
+@pytest.mark.parametrize("option", ["twice", "also"])
+def test_what_cannot_be_folded_is_left(option: str) -> None:
+    assert folded(trained(**{option: True}), IMAGES) is None
+
+
+def test_statistics_of_the_batch_are_not_folded() -> None:
+    assert folded(trained(tracked=False), IMAGES) is None
+
+
+def test_margins_are_those_of_the_model_and_the_copy_ends_with_the_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained()
+    labels = model(IMAGES).argmax(1)
+    classifier = Classifier(model)
+    with classifier.held():
+        classifier.accept(IMAGES, labels)
+        assert classifier._folded is not None
+    assert classifier._folded is None
+    found = ma.measure(model, IMAGES, labels, "l2", budget=100)
+    monkeypatch.setattr("marginattack.classifier.folded", lambda *_: None)
+    plain = ma.measure(model, IMAGES, labels, "l2", budget=100)
+    assert found.success.equal(plain.success)
+    torch.testing.assert_close(found.distance, plain.distance, rtol=1e-3, atol=0)
