@@ -1,4 +1,4 @@
-"""Write the pages whose figures come from records: docs/parity.md, the tables in docs/how-to-choose.md and method.md.
+"""Write what comes from records: docs/parity.md, and the tables in docs/how-to-choose.md, method.md and speed.md.
 
 python benchmarks/pages.py
 """
@@ -6,11 +6,13 @@ python benchmarks/pages.py
 import json
 import math
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks/records"
 MARK = "<!-- from benchmarks/records/choose.json, by benchmarks/pages.py -->"
+SPEED = "<!-- from benchmarks/records/speed-*.json and quality-*.json, by benchmarks/pages.py -->"
 ABLATION = "<!-- from benchmarks/records/ablation.json, by benchmarks/pages.py -->"
 HEAD = """# Parity: each attack beside a public implementation
 
@@ -81,12 +83,6 @@ def choose() -> str:
     return "\n".join(lines)
 
 
-def chosen(page: str) -> str:
-    """The page with its table as the record has it."""
-    before, _, after = page.split(MARK)
-    return f"{before}{MARK}\n{choose()}\n{MARK}{after}"
-
-
 def ablation() -> str:
     """The table of docs/method.md: the mean excess of Race without each ingredient."""
     record = json.loads((RECORDS / "ablation.json").read_text())
@@ -106,18 +102,77 @@ def ablation() -> str:
     return "\n".join(lines)
 
 
-def ablated(page: str) -> str:
-    """The page with its table as the record has it."""
-    before, _, after = page.split(ABLATION)
-    return f"{before}{ABLATION}\n{ablation()}\n{ABLATION}{after}"
+def speed() -> str:
+    """The tables of docs/speed.md: what a forward and a backward cost in each contender, in one run a table."""
+    parts = []
+    for path in sorted(RECORDS.glob("speed-*.json")):
+        record = json.loads(path.read_text())
+        parts += [where(record["conditions"]) + ":", ""]
+        for case in record["numbers"]:
+            rows = case["rows"]
+            peers = [row["ms"] for row in rows if row["name"].split()[0] in ("adv-lib", "foolbox")]
+            parts.append(
+                f"{case['model']}, batch {case['batch']}, {case['passes']} passes, {len(rows[0]['rounds'])} rounds:"
+            )
+            parts += [
+                "",
+                "| | ms | from, to | over the bare pass | of the fastest peer | MiB |",
+                "|---|---|---|---|---|---|",
+            ]
+            for row in rows:
+                own = "" if row["name"].startswith("bare") else ratio(row, bare(row["name"], rows))
+                best = "" if row["name"].startswith("bare") or not peers else f"{row['ms'] / min(peers):.2f}"
+                spread = f"{row['from']:.3g}, {row['to']:.3g}"
+                parts.append(f"| {row['name']} | {row['ms']:.4g} | {spread} | {own} | {best} | {row['MiB'] or ''} |")
+            parts.append("")
+    for path in sorted(RECORDS.glob("quality-*.json")):
+        record = json.loads(path.read_text())
+        parts += [where(record["conditions"]) + ":", ""]
+        parts += [
+            "| model, inputs | rival | seconds | mean | Race: passes | seconds | mean | times as fast |",
+            "|---" * 8 + "|",
+        ]
+        for case in record["numbers"]:
+            for name, row in case.items():
+                if isinstance(row, dict):
+                    theirs = f"{row['seconds']:.1f} | {row['mean']:.4f}"
+                    ours = f"{row['Race: budget']} | {row['Race: seconds']:.2f} | {row['Race: mean']:.4f}"
+                    times = f"{row['times as fast']:.0f}"
+                    parts.append(f"| {case['model']}, {case['batch']} | {name} | {theirs} | {ours} | {times} |")
+    return "\n".join(parts).rstrip()
+
+
+def bare(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The quickest bare pass in full float32 of the kind that a contender makes: on a GPU plain ones, or graphs."""
+    graph = any("graph" in row["name"] for row in rows) and name.split()[0] in ("race", "marginattack")
+    kind = "bare graph float32" if graph and not name.endswith("plain") else "bare plain float32"
+    return min((row for row in rows if row["name"].startswith(kind)), key=lambda row: float(row["ms"]))
+
+
+def ratio(row: dict[str, Any], other: dict[str, Any]) -> str:
+    """The median of the ratios, round by round."""
+    return f"{median(a / b for a, b in zip(row['rounds'], other['rounds'], strict=True)):.2f}"
+
+
+# page: the mark around its table, and what writes the table
+TABLES = {
+    "docs/how-to-choose.md": (MARK, choose),
+    "docs/method.md": (ABLATION, ablation),
+    "docs/speed.md": (SPEED, speed),
+}
+
+
+def filled(page: str, text: str) -> str:
+    """The page with its table as the records have it."""
+    mark, table = TABLES[page]
+    before, _, after = text.split(mark)
+    return f"{before}{mark}\n{table()}\n{mark}{after}"
 
 
 def main() -> None:
     (ROOT / "docs/parity.md").write_text(parity())
-    path = ROOT / "docs/how-to-choose.md"
-    path.write_text(chosen(path.read_text()))
-    path = ROOT / "docs/method.md"
-    path.write_text(ablated(path.read_text()))
+    for page in TABLES:
+        (ROOT / page).write_text(filled(page, (ROOT / page).read_text()))
 
 
 if __name__ == "__main__":
