@@ -12,7 +12,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "benchmarks/records"
 MARK = "<!-- from benchmarks/records/choose.json, by benchmarks/pages.py -->"
-SPEED = "<!-- from benchmarks/records/speed-*.json and quality-*.json, by benchmarks/pages.py -->"
+SPEED = "<!-- from benchmarks/records/speed-*.json, quality-*.json and growth-*.json, by benchmarks/pages.py -->"
 ABLATION = "<!-- from benchmarks/records/ablation.json, by benchmarks/pages.py -->"
 HEAD = """# Parity: each attack beside a public implementation
 
@@ -139,7 +139,19 @@ def speed() -> str:
                     ours = f"{row['Race: budget']} | {row['Race: seconds']:.2f} | {row['Race: mean']:.4f}"
                     times = f"{row['times as fast']:.0f}"
                     parts.append(f"| {case['model']}, {case['batch']} | {name} | {theirs} | {ours} | {times} |")
-    return "\n".join(parts).rstrip()
+    for path in sorted(RECORDS.glob("growth-*.json")):
+        record = json.loads(path.read_text())
+        parts += ["", where(record["conditions"]) + ":", ""]
+        parts += ["| what grows | to | seconds | MiB | slope of seconds | of MiB |", "|---" * 6 + "|"]
+        for each in record["numbers"]:
+            rows = each["rows"]
+            values, seconds, mib = (
+                ", ".join(f"{row[what]:{form}}" for row in rows)
+                for what, form in ((each["grows"], ",.0f"), ("seconds", ".3g"), ("MiB", ".0f"))
+            )
+            slopes = f"{each['slopes']['seconds']:.2f} | {each['slopes']['MiB']:.2f}"
+            parts.append(f"| {each['what']} | {values} | {seconds} | {mib} | {slopes} |")
+    return "\n".join(parts).strip()
 
 
 def bare(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from marginattack.classifier import Classifier
 
 SHARE = 0.5  # of the memory at hand that a batch may fill; caches and the allocator's own needs take of the rest
 LARGEST = {"cpu": 256, "cuda": 1024}  # more side by side is no faster
+BLOCK = (
+    32 << 20
+)  # bytes of a batch of inputs on a CPU; of what is larger each piece of memory is asked of the system anew
 STATE = 24  # copies of an input that an attack holds: iterates, gradients, the best so far
 
 
@@ -24,6 +27,8 @@ def fitting_batch(classifier: Classifier, image: Tensor) -> int:
     each = bytes_an_input(classifier, image)
     room = int(SHARE * free_memory(device) / max(each, 1))
     largest = LARGEST.get(device.type, 256)
+    if device.type == "cpu":
+        largest = max(1, min(largest, BLOCK // (image.numel() * image.element_size())))
     return 1 << (max(1, min(room, largest)).bit_length() - 1)
 
 

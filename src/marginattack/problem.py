@@ -318,7 +318,8 @@ class Problem:
         looking = partial(look, self.classifier, self.shape, self._sign, of, gradients)
         if len(of) == 1 and gradients and not self._paid:  # the others are rare
             looking = partial(self.classifier.graphs.look, looking, (*self.kind, *of))
-        chunks = zip(*(part[rows].split(self.classifier.chunk) for part in (x.detach(), self._class)), strict=True)
+        chunk = len(x) if self._paid else self.classifier.chunk  # what is paid for fits; a graph has some rows more
+        chunks = zip(*(part[rows].split(chunk) for part in (x.detach(), self._class)), strict=True)
         seen = joined([looking(points, label) for points, label in chunks])
         size = self._judge(x, self._full(seen.crossed, rows))
         self.anytime.see(self._origin[rows], 1 + (len(of) if gradients else 0), size[rows])
