@@ -1,8 +1,11 @@
 """Batch normalisations folded into convolutions: the same function, on a copy, and only where that is so."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 import marginattack as ma
 from marginattack.classifier import Classifier
@@ -57,6 +60,29 @@ def test_it_is_the_same_function_without_normalisations() -> None:
 @pytest.mark.parametrize("option", ["twice", "also"])
 def test_what_cannot_be_folded_is_left(option: str) -> None:
     assert folded(trained(**{option: True}), IMAGES) is None
+
+
+@pytest.mark.parametrize("how", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_a_convolution_with_computed_weights_is_left(how: Callable[[nn.Module], nn.Module]) -> None:
+    model = trained()
+    how(model.conv)
+    labels = model(IMAGES).argmax(1)
+    assert folded(model, IMAGES) is None
+    assert ma.measure(model, IMAGES, labels, "l2", budget=20).prediction.equal(labels)
+
+
+class Clipped(Block):
+    """Writes into what the convolution made, though not on small inputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.conv(x)
+        before.clamp_(-1e3, 1e3)
+        logits: Tensor = self.last(self.norm(before).mean((2, 3)))
+        return logits
+
+
+def test_what_is_written_to_in_between_is_left() -> None:
+    assert folded(Clipped().eval(), IMAGES) is None
 
 
 def test_statistics_of_the_batch_are_not_folded() -> None:

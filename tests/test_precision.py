@@ -6,8 +6,10 @@ from models import inputs, smooth
 from torch import Tensor, nn
 
 import marginattack as ma
+from marginattack.attacks import Attack
 from marginattack.classifier import Classifier
 from marginattack.precision import chosen, quickest
+from marginattack.reproduce.fast import InTf32
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
@@ -67,6 +69,8 @@ def test_the_quickest_that_loses_nothing_is_chosen() -> None:
     assert chosen({"float32": (3.0, one), "tf32": (2.0, one), "bf16": (1.0, 1.01 * one)}) == "tf32"
     assert chosen({"float32": (3.0, one), "tf32": (2.0, lost), "bf16": (1.0, 1.0005 * one)}) == "bf16"
     assert chosen({"float32": (1.0, one), "tf32": (2.0, one), "bf16": (torch.inf, lost)}) == "float32"
+    nothing = torch.full((3, 1), torch.inf)
+    assert chosen({"float32": (1.0, nothing), "bf16": (0.5, nothing)}) == "float32"
 
 
 def test_on_a_cpu_auto_is_float32() -> None:
@@ -75,6 +79,35 @@ def test_on_a_cpu_auto_is_float32() -> None:
     classifier = Classifier(smooth())
     with classifier.held():
         assert quickest(classifier, x, y, ma.norms.L2, ma.Race(), 40) == "float32"
+
+
+@pytest.mark.parametrize("attack", [ma.ATTACKS["logit-difference"](), ma.ATTACKS["search"](), ma.MarginAttack()])
+@pytest.mark.parametrize("budget", [None, 400])
+def test_attacks_that_drop_samples_or_spend_all_keep_what_they_found(attack: Attack, budget: int | None) -> None:
+    """On a CPU tf32 is float32, so nothing may change but what the second look costs."""
+    x, y = inputs(smooth(dtype=torch.float32), n=12)
+    norm = attack.norms[-1]
+    plain, quick = (
+        ma.measure(smooth(dtype=torch.float32), x, y, norm, attack=each, budget=budget)
+        for each in (attack, InTf32(attack=attack))
+    )
+    assert quick.success.equal(plain.success)
+    torch.testing.assert_close(quick.distance, plain.distance, rtol=0.02, atol=0)
+
+
+def test_a_model_that_cannot_run_in_low_precision_is_refused_in_a_line() -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.scale = smooth(dtype=torch.float32), torch.ones(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.model(x) @ self.scale.triu()
+            return logits
+
+    x, y = inputs(Fixed(), n=4)
+    with pytest.raises(ma.Refused, match="model fails in bf16"):
+        ma.measure(Fixed(), x, y, search="bf16")
 
 
 def test_an_unknown_precision_is_refused_and_so_is_one_stated_twice() -> None:

@@ -35,7 +35,7 @@ def fitting_batch(classifier: Classifier, image: Tensor) -> int:
 def bytes_an_input(classifier: Classifier, image: Tensor) -> int:
     """What one input's forward keeps for its backward, and what an attack holds of it."""
     kept: dict[int, int] = {}
-    model = classifier.model
+    model = classifier.looked_at
     weights = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
 
     def pack(tensor: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Classifier: an nn.Module with its box, held in eval mode and frozen while it is looked at; and what it refuses."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
@@ -160,14 +161,19 @@ class Classifier:
         ready = images if self.model_dtype is None else images.to(self.model_dtype)
         if self.channels_last:
             ready = ready.contiguous(memory_format=torch.channels_last)
-        logits: Logits = (self._folded or self.model)(ready)
+        logits: Logits = self.looked_at(ready)
         return logits.to(images.dtype)
+
+    @property
+    def looked_at(self) -> nn.Module:
+        """The model, or its folded copy."""
+        return self._folded or self.model
 
     @property
     def low(self) -> nn.Module:
         """A copy of the model in bf16, laid out as a GPU likes it best."""
         if self._low is None:
-            self._low = deepcopy(self._folded or self.model).to(torch.bfloat16)
+            self._low = deepcopy(self.looked_at).to(torch.bfloat16)
             self._low = self._low.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return self._low
 
@@ -219,10 +225,13 @@ class Classifier:
     def meet(self, images: Tensor, logits: Logits) -> None:
         """See what company changes of these logits: in batches as large as an attack's it can be more than in small."""
         moved = (logits - self.elsewhere(images, images.flip(0)).to(logits.dtype)).abs()
-        self.company = max(self._alone, min(float(moved.nan_to_num(0.0).max()), 1e-3 * float(logits.abs().max())))
+        self.company = max(self._alone, _rounded_up(min(float(moved.nan_to_num(0.0).max()), _most(logits))))
         if self.search != "float32":
-            with self.quickly():
-                self._coarse = float((self.answers(images) - logits).abs().max())
+            try:
+                with self.quickly():
+                    self._coarse = _rounded_up(float((self.answers(images) - logits).abs().max()))
+            except Exception as error:  # whatever a model does in a precision that it was not made for
+                raise Refused(f"model fails in {self.search} ({one_line(error)}): search in float32 instead") from error
 
     @torch.no_grad()
     def accept(self, images: Any, labels: Any, targets: Any = None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -306,7 +315,7 @@ class Classifier:
         if not torch.allclose(alone, logits, rtol=1e-2, atol=1e-2 * float(logits.abs().max())):
             why = "it is random, or normalises over the batch (BatchNorm without running statistics)"
             raise Refused(f"model gives an input other logits alone than in a batch: {why}; a margin needs a function")
-        self._alone = self.company = min(float((alone - logits).abs().max()), 1e-3 * float(logits.abs().max()))
+        self._alone = self.company = _rounded_up(min(float((alone - logits).abs().max()), _most(logits)))
         self.channels_last = self._takes_channels_last(x, logits)
         return int(logits.shape[1])
 
@@ -319,6 +328,16 @@ class Classifier:
             return torch.allclose(self.logits(x), logits.to(x.dtype), rtol=1e-3, atol=1e-3)
         except RuntimeError:  # a model that views its features as flat rows wants them contiguous
             return False
+
+
+def _most(logits: Logits) -> float:
+    """What company may change at most: more than that is no rounding."""
+    return 1e-3 * float(logits.abs().max())
+
+
+def _rounded_up(value: float) -> float:
+    """To a power of two: batches in which company changes about as much are then alike, and share graphs."""
+    return 2.0 ** math.ceil(math.log2(value)) if value > 0 else 0.0
 
 
 def _accept_labels(labels: Any, n: int, classes: int, what: str) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.nn.utils.parametrize import is_parametrized
 
 CLOSE = 1e-4  # by how much of the largest logit a folded copy may differ
 
@@ -26,14 +27,14 @@ def folded(model: nn.Module, images: Tensor) -> nn.Module | None:
             copy.set_submodule(conv, fused.requires_grad_(False))
             copy.set_submodule(norm, nn.Identity())
         expected, found = model(images), copy(images)
-    except (RuntimeError, TypeError, AttributeError, ValueError):  # a model that will not be copied or changed
+    except Exception:  # a model that will not be copied or changed, whatever it says
         return None
     return copy if float((expected - found).abs().max()) <= CLOSE * float(expected.abs().max()) else None
 
 
 def _pairs(model: nn.Module, images: Tensor) -> list[Pair]:
     """Convolutions whose output goes into a normalisation as it is, each called once; seen in one forward."""
-    made: dict[int, str] = {}
+    made: dict[int, tuple[str, int]] = {}  # by address: who made it, and how often it had been written to
     alive: list[Tensor] = []  # so that no address is given out twice
     pairs: list[Pair] = []
     calls: dict[str, int] = {}
@@ -43,16 +44,20 @@ def _pairs(model: nn.Module, images: Tensor) -> list[Pair]:
             calls[name] = calls.get(name, 0) + 1
             alive.append(output)
             if isinstance(module, nn.Conv2d):
-                made[id(output)] = name
+                made[id(output)] = name, output._version
             elif inputs and id(inputs[0]) in made and module.running_mean is not None:
-                pairs.append((made[id(inputs[0])], name))
+                maker, written = made[id(inputs[0])]
+                if written == inputs[0]._version:
+                    pairs.append((maker, name))
 
         return hook
 
-    kinds = (nn.Conv2d, nn.BatchNorm2d)
+    kinds = (nn.Conv2d, nn.BatchNorm2d)  # a subclass that does something else as well gives other logits, and is seen
     hooks = [
-        module.register_forward_hook(note(name)) for name, module in model.named_modules() if isinstance(module, kinds)
-    ]  # fmt: skip
+        module.register_forward_hook(note(name))
+        for name, module in model.named_modules()
+        if isinstance(module, kinds) and not (module.training or is_parametrized(module))
+    ]
     try:
         model(images)
     finally:

@@ -7,8 +7,8 @@ and the answer out of them. The model's kernels are the same as in plain executi
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from copy import copy
-from functools import partial
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -20,10 +20,10 @@ from marginattack.words import told
 if TYPE_CHECKING:
     from marginattack.problem import Problem
 
-OFTEN = 3  # looks of one kind after which the next is captured: there will be more
-KEPT = 24  # graphs; the one used least recently goes
+OFTEN = 8  # looks of one kind after which the next is captured: there will be more
+KEPT = 32  # graphs; the one used least recently goes
 BLOCK = 256  # rows of a plan that lie on the device at a time
-CLOSE = 1e-3  # by how much of the largest entry a captured answer may differ from a plain one
+CLOSE, FEW = 1e-3, 0.02  # by how much of the largest entry a captured answer may differ, and which share by more
 
 
 class Look(NamedTuple):
@@ -57,49 +57,54 @@ class Step(ABC):
 
     @property
     def lasting(self) -> bool:
-        """Whether it is a value, without a memory of its own; only then can it be captured."""
-        try:
-            hash(self)
-        except TypeError:
-            return False
-        return True
+        """Whether it is a value through and through, without a memory of its own; only then can it be captured."""
+        return _is_value(self)
 
 
 class CapturedLook:
     """A look at a fixed number of rows."""
 
-    def __init__(self, looking: Looking, points: Points, label: Labels, rows: int, pool: Any) -> None:
-        self.points, self.label = padded(points, rows), padded(label, rows)
+    def __init__(self, looking: Looking, points: Points, label: Labels, pool: Any) -> None:
+        self.points, self.label = points.clone(), label.clone()
+        plain = looking(self.points, self.label)
         self.graph, self.seen = _captured(lambda: looking(self.points, self.label), points.device, pool)
+        self.graph.replay()
+        self.same = _same(self.seen, plain)
 
     def __call__(self, points: Points, label: Labels) -> Look:
-        n = len(points)
-        self.points[:n].copy_(points)
-        self.label[:n].copy_(label)
+        self.points.copy_(points)
+        self.label.copy_(label)
         self.graph.replay()
-        values, slopes, crossed, logits = self.seen
-        return Look(values[:, :n].clone(), slopes[:, :n].clone(), crossed[:n].clone(), logits[:n].clone())
+        return Look(*(tensor.clone() for tensor in self.seen))
 
 
 class CapturedStep:
     """A step of a fixed number of rows, on a problem of its own that stands in for those that are walked."""
 
-    def __init__(self, problem: "Problem", step: Step, columns: int, state: State, rows: int, pool: Any) -> None:
+    def __init__(self, problem: "Problem", step: Step, table: Tensor, state: State, rows: int, pool: Any) -> None:
         inner = self.inner = problem.stand_in(rows)
         self.state = tuple(padded(tensor, rows) for tensor in state)
-        self.table = problem.x0.new_zeros(BLOCK, columns)
+        self.table = problem.x0.new_zeros(BLOCK, table.shape[1])
         self.row = torch.zeros(1, dtype=torch.int64, device=problem.x0.device)
+        kept = inner.found()
 
-        def once() -> None:
-            kept = inner.found()
+        def once() -> State:
             now = self.table.index_select(0, self.row).view(-1, 1, 1).unbind(0)
-            after = step(inner, now, *self.state)
-            for old, new in zip((*self.state, *kept), (*after, *inner.found()), strict=True):
-                old.copy_(new)
+            after = (*step(inner, now, *self.state), *inner.found())
             inner.best, inner.distance, inner.anytime.best = kept
+            return after
+
+        def onward() -> None:
+            for old, new in zip((*self.state, *kept), once(), strict=True):
+                old.copy_(new)
             self.row.add_(1)
 
-        self.graph, _ = _captured(once, problem.x0.device, pool)
+        self.table[:1].copy_(table[:1])
+        plain = once()
+        inner.load(problem)  # what the plain step wrote in place is as before
+        self.graph, _ = _captured(onward, problem.x0.device, pool)
+        self.graph.replay()
+        self.same = _same((*self.state, *kept), plain)
 
     def __call__(self, problem: "Problem", table: Tensor, state: State) -> State:
         n = len(problem.x0)
@@ -118,9 +123,9 @@ class CapturedStep:
 class Graphs:
     """Captured looks and steps of one model on a GPU, by kind and number of rows; ``why`` says why there are none.
 
-    The first looks of a kind are plain. When there were some, the next is captured and compared with a plain one; a
-    step is captured when it was made once. A model that cannot be captured, or answers otherwise then, is looked at
-    plainly from there on.
+    Steps are captured when they are first asked for, looks when there were some of their kind. Each is compared with
+    plain execution on the same rows; a model that cannot be captured, or answers otherwise then, is looked at plainly
+    from there on. Plain looks have as many rows as captured ones, so that what was captured before changes nothing.
     """
 
     def __init__(self, why: str = "") -> None:
@@ -133,34 +138,26 @@ class Graphs:
         """A look: captured where this pays and is possible, else plain."""
         if self.why or not possible(points):
             return looking(points, label)
-        rows = friendly(len(points))
+        n, rows = len(points), friendly(len(points))
         key = ("look", rows, points.dtype, kind)
-        captured: CapturedLook | None = self._known(key)
-        if captured is not None:
-            return captured(points, label)
+        points, label = padded(points, rows), padded(label, rows)
         self._times[key] += 1
-        plain = looking(points, label)
-        if self._times[key] >= OFTEN:
-            capture = partial(CapturedLook, looking, points, label, rows)
-            self._keep(key, capture, lambda new: new(points, label), plain)
-        return plain
+        if key not in self._kept and self._times[key] > OFTEN:
+            self._keep(key, partial(CapturedLook, looking, points, label))
+        captured = self._known(key)
+        values, slopes, crossed, logits = (captured or looking)(points, label)
+        return Look(values[:, :n], slopes[:, :n], crossed[:n], logits[:n])
 
     def walk(self, problem: "Problem", step: Step, table: Tensor, state: State) -> State:
-        """All rows of the plan, paid for already: the first of a kind plainly, the others captured."""
-        if self.why or not possible(problem.x0):
+        """All rows of the plan, paid for already."""
+        if self.why or not possible(problem.x0) or not len(table):
             return plainly(problem, step, table, state)
         rows = friendly(len(problem.x0))
         key = ("step", rows, problem.kind, step, tuple((tensor.shape[1:], tensor.dtype) for tensor in state))
         if key not in self._kept:
-            before = copy(problem)
-            before.anytime = copy(problem.anytime)
-            before.anytime.passes, before.anytime.seen = problem.anytime.passes.clone(), problem.anytime.seen.clone()
-            after = plainly(problem, step, table[:1], state)
-            capture = partial(CapturedStep, problem, step, table.shape[1], state, rows)
-            self._keep(key, capture, lambda new: new(before, table[:1], state), after)
-            return self.walk(problem, step, table[1:], after) if len(table) > 1 else after
-        captured: CapturedStep = self._known(key)
-        return captured(problem, table, state)
+            self._keep(key, partial(CapturedStep, problem, step, table, state, rows))
+        captured: CapturedStep | None = self._known(key)
+        return plainly(problem, step, table, state) if captured is None else captured(problem, table, state)
 
     def clear(self) -> None:
         """Let go of all memory."""
@@ -174,18 +171,17 @@ class Graphs:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def _keep(
-        self, key: Hashable, capture: Callable[[Any], Any], replay: Callable[[Any], Sequence[Tensor]],
-        plain: Sequence[Tensor],
-    ) -> None:  # fmt: skip
+    def _keep(self, key: Hashable, capture: Callable[[Any], Any]) -> None:
         try:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             captured = capture(self._pool)
-            same = all(_close(a, b) for a, b in zip(replay(captured), plain, strict=True))
+        except (torch.OutOfMemoryError, MemoryError):  # the batch is too large: smaller ones may be captured
+            self.clear()
+            raise
         except Exception as error:  # whatever a model does that a graph cannot hold
-            self.why = f"no graph of it can be captured: {told(error)}"
+            self.why = f"no graph of it can be captured: {told(error.__context__ or error)}"
         else:
-            self.why = "" if same else "a captured pass answers otherwise than a plain one"
+            self.why = "" if captured.same else "a captured pass answers otherwise than a plain one"
             self._kept[key] = captured
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
@@ -207,13 +203,14 @@ def plainly(problem: "Problem", step: Step, table: Tensor, state: State) -> Stat
 
 def friendly(n: int) -> int:
     """A number of rows not much above n, from few that there are: batches of about the same size share a graph."""
-    step = max(8, 1 << max(0, n.bit_length() - 6))
+    step = max(8, 1 << max(0, n.bit_length() - 5))
     return -(-n // step) * step
 
 
 def _captured(function: Callable[[], Any], device: torch.device, pool: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
     """The graph of what the function launches, and what it returns: tensors that each replay fills anew."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    graph, stream = torch.cuda.CUDAGraph(), _stream(device)
+    torch.cuda.empty_cache()  # while it captures, the allocator cannot take back what lies idle
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -225,6 +222,12 @@ def _captured(function: Callable[[], Any], device: torch.device, pool: Any) -> t
     return graph, answer
 
 
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all captures: each stream has workspaces of its own."""
+    return torch.cuda.Stream(device)
+
+
 def padded(tensor: Tensor, rows: int) -> Tensor:
     """A copy with so many rows; those that there are not are like the first."""
     filled = tensor[:1].expand(rows, *tensor.shape[1:]).clone()
@@ -232,8 +235,21 @@ def padded(tensor: Tensor, rows: int) -> Tensor:
     return filled
 
 
+def _same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    """Whether all but a few entries agree to rounding: where a sign is undecided, rounding decides."""
+    return all(_close(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def _close(a: Tensor, b: Tensor) -> bool:
-    if not a.is_floating_point():
-        return a.shape == b.shape
-    finite = torch.isfinite(b)
-    return bool(((a - b).abs()[finite] <= CLOSE * b[finite].abs().amax()).all()) if bool(finite.any()) else True
+    a, b = (tensor.double().nan_to_num(0.0, 0.0, 0.0) for tensor in (a, b))
+    far = (a - b).abs() > CLOSE * b.abs().amax() + 1e-30
+    return float(far.double().mean()) <= FEW
+
+
+def _is_value(thing: Any) -> bool:
+    """Whether something is a number, a word or a frozen dataclass of such."""
+    if isinstance(thing, int | float | str | None):
+        return True
+    if not is_dataclass(thing) or isinstance(thing, type) or not vars(type(thing))["__dataclass_params__"].frozen:
+        return False
+    return all(_is_value(getattr(thing, field.name)) for field in fields(thing))

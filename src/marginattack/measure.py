@@ -60,7 +60,7 @@ def measure(
         raise Refused(f"batch is {batch}, but must be at least 1")
     if isinstance(model, Classifier) and bounds is not None:
         raise Refused("bounds are stated twice: they belong to the Classifier that was given")
-    if isinstance(model, Classifier) and search not in ("float32", "auto"):
+    if isinstance(model, Classifier) and search != "float32":
         raise Refused("search is stated twice: it belongs to the Classifier that was given")
     if isinstance(model, Classifier):
         classifier = model
@@ -118,6 +118,7 @@ def _batches(
             smaller = min(batch, len(x) - first) // 2
             if smaller < 1 or not out_of_memory(error):
                 raise
+            classifier.graphs.clear()  # those of the large batch take memory too
             batch, classifier.chunk = smaller, max(1, min(classifier.chunk, smaller))
             continue
         yield len(columns["label"]), columns

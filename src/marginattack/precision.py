@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.classifier import SEARCHES, Classifier
+from marginattack.classifier import SEARCHES, Classifier, Refused
 from marginattack.norms import Norm
 from marginattack.problem import Problem
 from marginattack.shapes import Labels, Scalars
@@ -41,7 +41,7 @@ def tried_in(
             distance = problem.distance.cpu()
         label = classifier.recheck(problem.best.unflatten(1, x.shape[1:]).cpu(), x)
         return time.perf_counter() - began, torch.where((label != y)[:, None], distance, torch.inf)
-    except RuntimeError:
+    except (RuntimeError, Refused):
         return torch.inf, torch.full((len(x), 1), torch.inf)
     finally:
         classifier.search = "float32"
@@ -56,4 +56,4 @@ def chosen(tried: dict[str, tuple[float, Scalars]]) -> str:
         for search, (seconds, distance) in tried.items()
         if bool((torch.isfinite(distance) >= met).all()) and float((distance / full)[met].mean()) <= 1 + LOSS
     }
-    return min(good, key=lambda search: good[search])
+    return min(good, key=lambda search: good[search], default="float32")

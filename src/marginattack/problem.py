@@ -189,13 +189,26 @@ class Problem:
         What is found so counts when a look in full precision confirms it; else a little further out along the same ray.
         """
         before = self.best, self.distance
-        with self.classifier.quickly():
-            yield
-        if self.classifier.search != "float32":
-            x, (self.best, self.distance) = self.best, before
-            for further in FURTHER:
-                with self.only(torch.isinf(self.distance[:, 0])):
-                    self.value(self.clamp(self.x0 + further * (x - self.x0)))
+        try:
+            with self.classifier.quickly():
+                yield
+        finally:
+            if self.classifier.search != "float32":
+                self._confirm(*before)
+
+    def _confirm(self, best: Points, distance: Scalars) -> None:
+        """Look again, in full, at what was found since these were the best; what cannot be paid for is believed."""
+        x, size = self.best, self.distance
+        new, live = (size < distance)[:, 0], self._live
+        self.best, self.distance = best, distance
+        able = (self._left > 0).to(new.device)
+        self._live = torch.arange(len(x))
+        for further in FURTHER:
+            with self.only(new & able & (self.distance >= distance)[:, 0]):
+                self.value(self.clamp(self.x0 + further * (x - self.x0)))
+        self._live = live
+        believed = (new & ~able)[:, None]
+        self.best, self.distance = torch.where(believed, x, self.best), torch.where(believed, size, self.distance)
 
     @contextmanager
     def take(self, rows: Tensor | None = None, *, targets: Labels | None = None) -> Iterator["Problem"]:

@@ -221,6 +221,8 @@ class Race(Attack):
         """Whether a hop to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns."""
         c, g = problem.c(problem.x0)
         z = problem.norm.onto_plane(problem.x0, g, c, problem.lo, problem.hi)
+        if problem.left < 2:
+            problem.value(z)
         there, h = problem.c(z)
         along = (L2.steepest(g) * L2.steepest(h)).sum(1, keepdim=True)
         return ((there.abs() < self.trust * c) & (along > 1 - self.trust))[:, 0]
