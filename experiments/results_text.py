@@ -90,10 +90,11 @@ That our defaults are below CW and PGD is, but for single images, what they lose
 five images, with a smaller margin on 89 % and a 37th of the passes; on the other 247 of ℓ∞ level with PGD, one image
 apart at most. The losses are no property of the images: the run before lost 33 in ℓ2, two of them among these 46. Most
 likely the closing moves end so near the boundary (an offset from 1e-7 on) that a GPU's rounding in a batch of another
-size puts the point back, and the second check refuses it. Since that run a label must lead by twice what company was
-seen to change of the logits, but that is seen on eight inputs, where the attack's batch is 1,000: on this network it
-has not helped. On a CPU the same attack found a point for each of the eight such images that were tried, and with the
-paper's offset of 0.01 none of 500 is lost. The run did not record which points were refused, so this is an inference.
+size puts the point back, and the second check refuses it. A label must lead by twice what company was seen to change of
+the logits, but in that run it was seen on eight inputs, where the attack's batch is 1,000. It is now seen in a batch as
+large as the attack's; these rows have not been run again since. On a CPU the same attack found a point for each of the
+eight such images that were tried, and with the paper's offset of 0.01 none of 500 is lost. The run did not record which
+points were refused, so this is an inference.
 """,
     "imagenet": """
 On EfficientNet-Lite0 all of it holds: MarginAttack is above DeepFool at every level (n = 200) by 3 to 15 points, above
