@@ -46,7 +46,7 @@ def test_it_holds_what_measure_returns(run: Path) -> None:
     for name in ("success", "label", "prediction", "forwards", "backwards"):
         assert getattr(found, name).equal(getattr(expected, name)), name
     # How far past the boundary depends on the rounding seen in each shard, and so do pixels of no weight.
-    assert torch.allclose(found.distance, expected.distance, rtol=1e-4)
+    assert torch.allclose(found.distance, expected.distance, rtol=1e-4, atol=1e-6)
     assert torch.allclose((found.adversarial - images).abs().flatten(1).amax(1).double(), found.distance, atol=1e-6)
     assert found.settings["attacks"]["marginattack"].startswith("MarginAttack(moves=20")
     assert found.summary() == pytest.approx(expected.summary(), rel=1e-4)
@@ -99,10 +99,10 @@ def test_robust_accuracy_counts_every_sample_and_has_an_interval(run: Path) -> N
 
 
 def test_compare_joins_by_the_pixels_whatever_the_order(run: Path, tmp_path: Path) -> None:
-    more = ("--shuffle", "3", "--limit", "20", "--set", "attack.marginattack.moves=60")
+    more = ("--shuffle", "3", "--limit", "30", "--set", "attack.marginattack.moves=100")
     cli(*command(run.parent, tmp_path / "other", *more, n=32)[3:])
     rows = json.loads(cli("compare", str(run), str(tmp_path / "other"), "--json"))
-    right = int(sum(number % 10 > 0 for number in np.random.default_rng(3).permutation(32)[:20]))
+    right = int(sum(number % 10 > 0 for number in np.random.default_rng(3).permutation(32)[:30]))
     assert [(row["norm"], row["n"]) for row in rows] == [("l2", right), ("linf", right)]
     for row in rows:
         assert row["smaller"] > 2 * row["larger"]
