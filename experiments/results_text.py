@@ -24,11 +24,11 @@ out. CW and PGD on CIFAR-10 were run on one piece of 250 images, CW on ImageNet 
 where full.py takes 500 and 100 at a time. Where a table holds rows of two runs, the commit of the earlier one is named
 beside the later.
 
-What the paper claims, and what we saw: ℓ2 above CW and DeepFool holds on MNIST and ImageNet at every level; on
-CIFAR-10 it holds against DeepFool, while CW is level with it. ℓ∞ above PGD holds on ImageNet alone with the paper's
-settings, on MNIST with our defaults, and not on CIFAR-10; above FGSM it holds everywhere. On the challenge it does not
-hold (90 of 1,000 digits, DAA 94; `Race`, which grew out of it, finds 95). Faster than CW with 3 searches holds on MNIST and CIFAR-10; on ImageNet it is faster
-than CW with 5, by 1.5 times instead of 3.5.
+What the paper claims, and what we saw: ℓ2 above CW and DeepFool holds on MNIST and ImageNet at every level; on CIFAR-10
+it holds against DeepFool, while CW is level with it. ℓ∞ above PGD holds on ImageNet alone with the paper's settings, on
+MNIST with our defaults, and not on CIFAR-10; above FGSM it holds everywhere. On the challenge it does not hold (90 of
+1,000 digits, DAA 94; `Race`, which grew out of it, finds 95). Faster than CW with 3 searches holds on MNIST and
+CIFAR-10; on ImageNet it is faster than CW with 5, by 1.5 times instead of 3.5.
 
 Not run yet, for want of GPU time: CW and PGD on CIFAR-10 beyond the first 250 images, and the ten starts beyond 500;
 CW on ImageNet beyond 100 images, and with 10 searches (the paper has 5), everything else beyond 200 of the 500; the
@@ -114,18 +114,18 @@ wrong to begin with.
     "challenge": """
 On our network 1,000 digits do not tell the attacks apart: 8.9 to 9.4 %, overlapping intervals, and 95 digits fall to
 any of the five. That MarginAttack is at or above all of them is not confirmed. With the paper's challenge settings it
-finds 14 of the first 200 where the others find 15 or 16; the rest of that row has not been run. As on MNIST in ℓ∞,
-β = 1 in the first pair of moves makes one of the 50 starts, and it pays most, 53,780 passes. With β by moves (a CPU, 50
+finds 14 of the first 200 where the others find 15 or 16; the rest of that row has not been run. As on MNIST in ℓ∞, β =
+1 in the first pair of moves makes one of the 50 starts, and it pays most, 53,780 passes. With β by moves (a CPU, 50
 starts) it finds one of the two digits that it missed, at least 15 of 200; the other, number 73, it misses by 1.4 %, as
 PGD on the CW loss does too. Our defaults with ten starts anywhere in the ball find 90 of 1,000: fewer than DAA (94) and
 PGD on cross-entropy (93), as many as PGD on the CW loss, one more than logit difference, with less than half of their
 passes. They find no digit that the four miss; the five that they miss they reach at 0.3004 to 0.3052. With the
 challenge's 50 starts of 500 moves they may be at or above each: tried on a CPU on the digits that fall to any of the
 four, of the first 667 at least 62, where DAA finds 62, PGD 61 and 60, logit difference 58, but with 50,700 passes; the
-row itself has not been run. `Race`, the default of measure(), reaches them with fewer passes than they spend: tried on a
-CPU with 400 passes on all 1,000 digits and with 4,000 on those that it then had within 0.34, it finds 95, one more than
-DAA, where the others pay 9,200; its row (4,000 passes for every digit) has not been run either. The network keeps 90.5 %
-of the first 1,000 digits under all five together.
+row itself has not been run. `Race`, the default of measure(), reaches them with fewer passes than they spend: tried on
+a CPU with 400 passes on all 1,000 digits and with 4,000 on those that it then had within 0.34, it finds 95, one more
+than DAA, where the others pay 9,200; its row (4,000 passes for every digit) has not been run either. The network keeps
+90.5 % of the first 1,000 digits under all five together.
 """,
     "timing": """
 MarginAttack is faster than CW with 3 searches, as the paper says: 2.5 times on MNIST (paper 1.9) and 2.9 on CIFAR-10
