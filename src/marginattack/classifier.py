@@ -224,8 +224,9 @@ class Classifier:
 
     def meet(self, images: Tensor, logits: Logits) -> None:
         """See what company changes of these logits: in batches as large as an attack's it can be more than in small."""
-        moved = (logits - self.elsewhere(images, images.flip(0)).to(logits.dtype)).abs()
-        self.company = max(self._alone, _rounded_up(min(float(moved.nan_to_num(0.0).max()), _most(logits))))
+        moved = (logits - self.elsewhere(images, images.flip(0)).to(logits.dtype)).nan_to_num(0.0)
+        apart = float((moved.amax(1) - moved.amin(1)).max()) / 2  # two logits move by so much in opposite directions
+        self.company = max(self._alone, _rounded_up(min(apart, _most(logits))))
         if self.search != "float32":
             try:
                 with self.quickly():
@@ -336,8 +337,8 @@ def _most(logits: Logits) -> float:
 
 
 def _rounded_up(value: float) -> float:
-    """To a power of two: batches in which company changes about as much are then alike, and share graphs."""
-    return 2.0 ** math.ceil(math.log2(value)) if value > 0 else 0.0
+    """To a power of √2: batches in which company changes about as much are then alike, and share graphs."""
+    return 2.0 ** (math.ceil(2 * math.log2(value)) / 2) if value > 0 else 0.0
 
 
 def _accept_labels(labels: Any, n: int, classes: int, what: str) -> Tensor:
