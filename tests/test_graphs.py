@@ -216,8 +216,10 @@ def test_on_a_gpu_a_model_that_asks_the_host_is_measured_plainly() -> None:
 @pytest.mark.parametrize("captured", [False, True])
 def test_on_a_gpu_no_walk_waits_for_it(attack: Attack, captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     walk = graphs.Graphs.walk if captured else graphs.plainly
+    walks = []
 
     def strictly(*arguments: Any) -> Any:
+        walks.append(1)
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
         try:
@@ -231,3 +233,4 @@ def test_on_a_gpu_no_walk_waits_for_it(attack: Attack, captured: bool, monkeypat
         Problem(classifier, x, y, as_norm("l2"), budget=200).solve(attack)  # captures, which compares and waits
         monkeypatch.setattr(*(graphs.Graphs, "walk", strictly) if captured else (graphs, "plainly", strictly))
         Problem(classifier, x, y, as_norm("l2"), budget=200).solve(attack)
+    assert walks

@@ -87,3 +87,10 @@ def test_a_box_without_walls(norm: str) -> None:
 def test_settings_that_make_no_sense_are_refused(setting: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="passes start at 1"):
         ma.Race(**setting)  # type: ignore[arg-type]
+
+
+def test_with_three_passes_the_hop_is_still_looked_at() -> None:
+    x, y = digits(24)
+    found = ma.measure(Scaled(1.0, 1.0), x, y, "l2", budget=3)
+    assert found.success.any()
+    assert (found.forwards + found.backwards).max() == 3
