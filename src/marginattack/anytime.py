@@ -26,18 +26,27 @@ class Anytime:
         self.seen = torch.full((n, POINTS), torch.nan, dtype=like.dtype, device=like.device)
         self._grid = (GRID.double() * (1 + 1e-9)).to(like.device)
 
-    def see(self, rows: Tensor, passes: int, size: Scalars) -> None:
-        """These samples spent so many passes more; the points looked at are this far away, or not adversarial.
+    def see(self, rows: Tensor | None, passes: Tensor, size: Scalars) -> None:
+        """These samples (else all) spent so many passes more; what was looked at is this far away, or not adversarial.
 
         A sample may be named several times: attempts that run side by side.
         """
-        self.passes.index_add_(0, rows, torch.full_like(rows, passes))
+        if rows is None:
+            self.passes += passes
+            self.best = torch.minimum(self.best, size[:, 0])
+            self.seen.scatter_(1, self._slot(self.passes)[:, None], self.best[:, None])
+            return
+        self.passes.index_add_(0, rows, passes)
         self.best = self.best.scatter_reduce(0, rows, size[:, 0], "amin")
-        slot = torch.searchsorted(self._grid, self.passes[rows].double()).clamp(max=POINTS - 1)
-        self.seen[rows, slot] = self.best[rows]
+        self.seen[rows, self._slot(self.passes[rows])] = self.best[rows]
 
-    def of(self, rows: Tensor) -> "Anytime":
-        """The record of these samples."""
+    def _slot(self, passes: Tensor) -> Tensor:
+        return torch.searchsorted(self._grid, passes.double()).clamp(max=POINTS - 1)
+
+    def of(self, rows: Tensor | None) -> "Anytime":
+        """The record of these samples (else of all)."""
+        if rows is None:
+            return self
         part = copy(self)
         part.passes, part.best, part.seen = self.passes[rows], self.best[rows], self.seen[rows]
         return part
@@ -54,8 +63,12 @@ class Anytime:
         for mine, other in ((self.passes, part.passes), (self.best, part.best), (self.seen, part.seen)):
             mine[:n].copy_(other)
 
-    def unload(self, part: "Anytime", rows: Tensor) -> None:
-        """Take over what another record holds of these samples, its first ones."""
+    def unload(self, part: "Anytime", rows: Tensor | None) -> None:
+        """Take over what another record holds of these samples (else of all), its first ones."""
+        if rows is None:
+            n = len(self.best)
+            self.passes, self.best, self.seen = (tensor[:n].clone() for tensor in (part.passes, part.best, part.seen))
+            return
         n = len(rows)
         self.passes.index_copy_(0, rows, part.passes[:n])
         self.best = self.best.index_copy(0, rows, part.best[:n])

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from marginattack.shapes import Labels, Logits, Mask, Points
+from marginattack.shapes import Logits, Mask, Points
 from marginattack.words import told
 
 if TYPE_CHECKING:
     from marginattack.problem import Problem
 
-OFTEN = 8  # looks of one kind after which the next is captured: there will be more
+OFTEN = 3  # looks of one kind after which the next is captured, which costs about as much as these
 KEPT = 32  # graphs; the one used least recently goes
 BLOCK = 256  # rows of a plan that lie on the device at a time
 CLOSE, FEW = 1e-3, 0.02  # by how much of the largest entry a captured answer may differ, and which share by more
@@ -35,8 +35,8 @@ class Look(NamedTuple):
     logits: Logits
 
 
-# (points, labels) ↦ what is seen there
-Looking: TypeAlias = Callable[[Points, Labels], Look]
+# (points, aims) ↦ what is seen there
+Looking: TypeAlias = Callable[[Points, Tensor], Look]
 
 State: TypeAlias = tuple[Tensor, ...]
 
@@ -64,16 +64,16 @@ class Step(ABC):
 class CapturedLook:
     """A look at a fixed number of rows."""
 
-    def __init__(self, looking: Looking, points: Points, label: Labels, pool: Any) -> None:
-        self.points, self.label = points.clone(), label.clone()
-        plain = looking(self.points, self.label)
-        self.graph, self.seen = _captured(lambda: looking(self.points, self.label), points.device, pool)
+    def __init__(self, looking: Looking, points: Points, aim: Tensor, pool: Any) -> None:
+        self.points, self.aim = points.clone(), aim.clone()
+        plain = looking(self.points, self.aim)
+        self.graph, self.seen = _captured(lambda: looking(self.points, self.aim), points.device, pool)
         self.graph.replay()
         self.same = _same(self.seen, plain)
 
-    def __call__(self, points: Points, label: Labels) -> Look:
+    def __call__(self, points: Points, aim: Tensor) -> Look:
         self.points.copy_(points)
-        self.label.copy_(label)
+        self.aim.copy_(aim)
         self.graph.replay()
         return Look(*(tensor.clone() for tensor in self.seen))
 
@@ -96,7 +96,8 @@ class CapturedStep:
 
         def onward() -> None:
             for old, new in zip((*self.state, *kept), once(), strict=True):
-                old.copy_(new)
+                if new is not old:
+                    old.copy_(new)
             self.row.add_(1)
 
         self.table[:1].copy_(table[:1])
@@ -134,19 +135,19 @@ class Graphs:
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._pool: Any = None
 
-    def look(self, looking: Looking, kind: Hashable, points: Points, label: Labels) -> Look:
+    def look(self, looking: Looking, kind: Hashable, points: Points, aim: Tensor) -> Look:
         """A look: captured where this pays and is possible, else plain."""
         if self.why or not possible(points):
-            return looking(points, label)
+            return looking(points, aim)
         n, rows = len(points), friendly(len(points))
         key = ("look", rows, points.dtype, kind)
         if rows != n:
-            points, label = padded(points, rows), padded(label, rows)
+            points, aim = padded(points, rows), padded(aim, rows)
         self._times[key] += 1
         if key not in self._kept and self._times[key] > OFTEN:
-            self._keep(key, partial(CapturedLook, looking, points, label))
+            self._keep(key, partial(CapturedLook, looking, points, aim))
         captured = self._known(key)
-        values, slopes, crossed, logits = (captured or looking)(points, label)
+        values, slopes, crossed, logits = (captured or looking)(points, aim)
         return Look(values[:, :n], slopes[:, :n], crossed[:n], logits[:n])
 
     def walk(self, problem: "Problem", step: Step, table: Tensor, state: State) -> State:
@@ -248,7 +249,9 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def _is_value(thing: Any) -> bool:
-    """Whether something is a number, a word or a frozen dataclass of such."""
+    """Whether something is a number, a word or a tuple or frozen dataclass of such."""
+    if isinstance(thing, tuple):
+        return all(map(_is_value, thing))
     if isinstance(thing, int | float | str | None):
         return True
     if not is_dataclass(thing) or isinstance(thing, type) or not vars(type(thing))["__dataclass_params__"].frozen:

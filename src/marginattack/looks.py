@@ -9,24 +9,26 @@ from marginattack import losses
 from marginattack.classifier import Classifier
 from marginattack.graphs import Look
 from marginattack.losses import Belief
-from marginattack.shapes import Labels, Points
+from marginattack.shapes import Points
 
 
 def look(
-    classifier: Classifier, shape: Size, sign: int, of: Sequence[Belief], gradients: bool, points: Points, label: Labels
+    classifier: Classifier, shape: Size, of: Sequence[Belief], gradients: bool, points: Points, aim: Tensor
 ) -> Look:
-    """Look once. ``sign`` is -1 towards a class, else 1."""
+    """Look once. The aim of each point is a class, and 1 to leave it, -1 to reach it."""
+    label, sign = aim.unbind(1)
     leaf = points.detach().unflatten(1, shape).requires_grad_(gradients)
     with torch.set_grad_enabled(gradients):
         logits = classifier.logits(leaf)
         beliefs = [sign * belief(logits, label) for belief in of]
     slopes = [gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
     logits = logits.detach()
-    rounding = classifier.lead(points, losses.scale(logits, label))
+    own, other = losses.compared(logits, label)
+    rounding = classifier.lead(points, losses.scale(logits, own, other))
     return Look(
         values=(torch.stack(beliefs).detach() + rounding).nan_to_num(0.0),
         slopes=torch.stack(slopes).flatten(2),
-        crossed=sign * losses.MARGIN(logits, label) + rounding < 0,
+        crossed=sign * (own - other) + rounding < 0,
         logits=logits,
     )
 

@@ -22,7 +22,8 @@ class Margin:
     """l_y − max_{i≠y} l_i: positive exactly where y is predicted. The paper's c without its offset."""
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        return _own(logits, label) - others(logits, label).amax(1)
+        own, other = compared(logits, label)
+        return own - other
 
 
 @final
@@ -92,10 +93,14 @@ MARGIN, CROSS_ENTROPY, LOG_ODDS = Margin(), CrossEntropy(), LogOdds()
 OWN, AGAINST_REST = Own(), AgainstRest()
 
 
-def scale(logits: Logits, label: Labels) -> Tensor:
+def compared(logits: Logits, label: Labels) -> tuple[Tensor, Tensor]:
+    """The logit of the label, and the largest of the others."""
+    return _own(logits, label), others(logits, label).amax(1)
+
+
+def scale(logits: Logits, own: Tensor, other: Tensor) -> Tensor:
     """The size of the logits that rounding goes by: the largest, unless that class is masked, far out of play."""
-    compared = _own(logits, label).abs() + others(logits, label).amax(1).abs()
-    return torch.minimum(logits.abs().amax(1), 100 * compared)
+    return torch.minimum(logits.abs().amax(1), 100 * (own.abs() + other.abs()))
 
 
 def others(logits: Logits, label: Labels) -> Logits:

@@ -23,7 +23,8 @@ is the corner nearest to it. The paper's active-set loop ends at the same point.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import final
+from functools import cache
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -74,12 +75,19 @@ class Norm(ABC):
 
     def onto_plane(self, x: Points, g: Points, r: Scalars, lo: Box, hi: Box) -> Points:
         """The nearest point to x in the box with gᵀ(z − x) = −r; the corner if there is none; x where g = 0."""
+        if (kernels := self.kernels(x)) is not None:
+            z: Points = kernels.onto_plane(x, g, r, lo, hi, level=self.name == "linf")
+            return z
         weight, peak = _normalised(g)
         heading = -torch.sign(r) * torch.sign(g)
         room = torch.where(heading > 0, hi - x, x - lo).clamp(min=0)
         room = torch.where(weight * heading.abs() > 0, room, 0)
         t = self._spread(weight, room, torch.where(peak > 0, r.abs() / peak, 0))
         return torch.clamp(x + heading * t, lo, hi)
+
+    def kernels(self, x: Points) -> Any:
+        """Kernels of our own for these points, if there are any: for ℓ2 and ℓ∞, on a GPU where Triton works."""
+        return fused() if x.is_cuda and self.name in ("l2", "linf") else None
 
     def __str__(self) -> str:
         return self.name
@@ -201,6 +209,19 @@ class _L0(Norm):
 
 L0, L1, L2, LINF = _L0(), _L1(), _L2(), _Linf()
 NORMS: dict[str, Norm] = {norm.name: norm for norm in (L0, L1, L2, LINF)}
+
+
+@cache
+def fused() -> Any:
+    """The module of our kernels; None where Triton is missing or cannot compile them, for want of a compiler say."""
+    try:
+        from marginattack import kernels
+
+        x = torch.ones(1, 2, device="cuda")
+        kernels.onto_plane(x, x, x[:, :1], 0 * x[:, :1], x[:, :1], level=True)
+    except Exception:
+        return None
+    return kernels
 
 
 def as_norm(norm: Norm | str) -> Norm:

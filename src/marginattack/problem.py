@@ -28,7 +28,7 @@ from marginattack.losses import Belief
 from marginattack.norms import Norm
 from marginattack.shapes import Labels, Mask, Points, Scalars
 
-ROWWISE = ("x0", "_class", "best", "distance")  # tensors of a problem with a row a sample, besides the anytime record
+ROWWISE = ("x0", "aim", "best", "distance")  # tensors of a problem with a row a sample, besides the anytime record
 
 FURTHER = (1.0, 1.01, 1.1)  # where a point that a coarse look found is confirmed, as multiples of its distance
 UNBOUNDED = 2**62  # passes a sample where no budget is given
@@ -78,15 +78,15 @@ class Problem:
         self.x0: Points = images.to(device).flatten(1)
         self.lo, self.hi = (wall.reshape(1, -1).to(device) for wall in classifier.box(images))
         self.targeted = targets is not None
-        self._class: Labels = (labels if targets is None else targets).to(device)
-        self._sign = -1 if self.targeted else 1
+        # A row a sample: a class, and 1 to leave it, -1 to reach it, 0 to wait.
+        self.aim: Tensor = away(labels.to(device)) if targets is None else towards(targets.to(device))
         self._ids = torch.arange(n) if ids is None else torch.as_tensor(ids)
         self._copy = torch.zeros(n, dtype=torch.int64)  # which copy of its sample a row is
         self._draws = 0
         self._live = torch.arange(n)
         self._left = torch.full((n,), UNBOUNDED if budget is None else budget)
         self._rows = (self._live, self._live.to(device))  # the live rows last looked at, here and on the device
-        self._origin = torch.arange(n, device=device)  # the row in the whole problem that a row of a part is about
+        self._origin: Tensor | None = None  # the row in the whole problem that a row of a part is about; None: the same
         self.anytime = Anytime(n, self.x0)
         self._single = True  # no row of the whole problem is more than one here
         self._paid = False  # the looks to come are paid for
@@ -121,24 +121,29 @@ class Problem:
         """Value and gradient of several beliefs at x, from one forward and a backward each."""
         return self._look(x, of, offset)[0]
 
+    @property
+    def classes(self) -> Labels:
+        """The class of each sample that it is to leave, or to reach."""
+        return self.aim[:, 0]
+
     def rivals(self, x: Points, *, most: int, offset: float = 0.0) -> list["Rival"]:
         """c_i(x) and ∇c_i(x) towards each of the highest other classes: one forward, one backward a class.
 
         A targeted problem has a single constraint, and that is returned.
         """
         if self.targeted:
-            return [Rival(self._class, *self.c(x, offset=offset))]
+            return [Rival(self.classes, *self.c(x, offset=offset))]
         number = min(most, self.classifier.classes - 1)
         looks, logits = self._look(x, [losses.Rival(rank, number) for rank in range(number)], offset)
-        labels = losses.others(logits, self._class).topk(len(looks), dim=1).indices
+        labels = losses.others(logits, self.classes).topk(len(looks), dim=1).indices
         return [Rival(label, c, g) for label, (c, g) in zip(labels.T, looks, strict=True)]
 
     def ranking(self, x: Points, *, most: int) -> list[Labels]:
         """The classes to attack, the most likely first: the highest others, or the target. From one forward."""
         _, logits = self._look(x, [losses.MARGIN], 0.0, gradients=False)
         if self.targeted:
-            return [self._class]
-        highest = losses.others(logits, self._class).topk(min(most, self.classifier.classes - 1), dim=1)
+            return [self.classes]
+        highest = losses.others(logits, self.classes).topk(min(most, self.classifier.classes - 1), dim=1)
         return list(highest.indices.T)
 
     @property
@@ -223,9 +228,8 @@ class Problem:
         there = rows.to(self.x0.device)
         part.x0, part.best = self.x0[there], self.x0[there]
         part.distance = torch.full_like(part.x0[:, :1], torch.inf)
-        part._class, part._ids, part._origin = self._class[there], self._ids[rows], self._origin[there]
-        if targets is not None:
-            part._class, part._sign, part.targeted = targets, -1, True
+        part._ids, part._origin = self._ids[rows], there if self._origin is None else self._origin[there]
+        part.aim, part.targeted = (self.aim[there], self.targeted) if targets is None else (towards(targets), True)
         part._copy = (self._copy[rows] << 16) + _occurrence(rows)
         times = torch.bincount(rows)
         part._single = self._single and bool((times <= 1).all())
@@ -254,17 +258,31 @@ class Problem:
                 one.solve(attack)
         self._draws = draws + (1 << 20)
 
-    def walk(self, step: Step, plan: Sequence[Sequence[float]], *state: Tensor) -> State:
-        """A step for each row of the plan, from this state to the last; on a GPU as a graph, where that is possible."""
-        table = torch.tensor(plan, dtype=self.x0.dtype, device=self.x0.device)
-        whole = 0 < len(self._live) == len(self.x0) <= self.classifier.chunk and self._single and self.watch is None
-        if not (whole and step.lasting and graphs.possible(self.x0)):
+    @property
+    def whole(self) -> bool:
+        """Whether all samples may be looked at side by side, as one graph."""
+        fits = 0 < len(self._live) == len(self.x0) <= self.classifier.chunk
+        return fits and self._single and self.watch is None and graphs.possible(self.x0)
+
+    def affords(self, rows: Mask) -> int:
+        """How many passes each of these samples can pay for; 0 where there are none."""
+        return min(self._left[rows].tolist(), default=0)
+
+    def walk(self, step: Step, plan: Sequence[Sequence[float]], *state: Tensor, paying: Mask | None = None) -> State:
+        """A step for each row of the plan, from this state to the last; on a GPU as a graph, where that is possible.
+
+        ``paying`` says who is charged, and can pay for all of it: the others wait. Else everybody goes on to the end
+        of the plan or of his budget.
+        """
+        table = onto(torch.tensor(plan, dtype=self.x0.dtype), self.x0)
+        rows = torch.ones(len(self.x0), dtype=torch.bool) if paying is None else paying
+        if not (self.whole and step.lasting):
             return plainly(self, step, table, state)
-        ahead = min(len(table), int(self._left.min()) // (2 * step.looks))
+        ahead = min(len(table), self.affords(rows) // (2 * step.looks))
         if ahead:
-            self.forwards += step.looks * ahead
-            self.backwards += step.looks * ahead
-            self._left -= 2 * step.looks * ahead
+            self.forwards[rows] += step.looks * ahead
+            self.backwards[rows] += step.looks * ahead
+            self._left[rows] -= 2 * step.looks * ahead
             self._paid = True
             try:
                 state = self.classifier.graphs.walk(self, step, table[:ahead], state)
@@ -276,7 +294,7 @@ class Problem:
     def kind(self) -> tuple[Hashable, ...]:
         """What problems have in common that can share a graph, besides their size."""
         c = self.classifier
-        return self.shape, self.x0.dtype, self.lo.shape, self.norm, self._sign, c.company, c.precision
+        return self.shape, self.x0.dtype, self.lo.shape, self.norm, c.company, c.precision
 
     def found(self) -> State:
         """What a look replaces."""
@@ -288,8 +306,8 @@ class Problem:
         for name in ROWWISE:
             setattr(inner, name, padded(getattr(self, name), rows))
         inner.anytime = self.anytime.of(self._origin).padded(rows)
+        inner._origin = None
         inner.lo, inner.hi = self.lo.clone(), self.hi.clone()
-        inner._origin = torch.arange(rows, device=self.x0.device)
         inner._paid = True
         return inner
 
@@ -327,17 +345,19 @@ class Problem:
         self, x: Points, of: Sequence[Belief], offset: float | Tensor, *, gradients: bool = True
     ) -> tuple[list[tuple[Scalars, Points]], Tensor]:
         """One look at the live samples, chunk by chunk: values and gradients, and the logits. It counts and judges."""
-        rows = self._pay(1, len(of) if gradients else 0)
-        looking = partial(look, self.classifier, self.shape, self._sign, of, gradients)
-        if len(of) == 1 and gradients and not self._paid:  # the others are rare
-            looking = partial(self.classifier.graphs.look, looking, (*self.kind, *of))
+        passes = 1 + (len(of) if gradients else 0)
+        rows = self._pay(1, passes - 1)
+        looking = partial(look, self.classifier, self.shape, of, gradients)
+        if not self._paid:
+            looking = partial(self.classifier.graphs.look, looking, (*self.kind, gradients, *of))
         chunk = len(x) if self._paid else self.classifier.chunk  # what is paid for fits; a graph has some rows more
-        chunks = zip(*(part[rows].split(chunk) for part in (x.detach(), self._class)), strict=True)
-        seen = joined([looking(points, label) for points, label in chunks])
+        chunks = zip(*(part[rows].split(chunk) for part in (x.detach(), self.aim)), strict=True)
+        seen = joined([looking(points, aim) for points, aim in chunks])
         size = self._judge(x, self._full(seen.crossed, rows))
-        self.anytime.see(self._origin[rows], 1 + (len(of) if gradients else 0), size[rows])
+        self.anytime.see(self._of_whole(rows), passes * self.aim[rows, 1].abs(), size[rows])
         if self.watch is not None:
-            self.watch(self._origin[rows], x[rows].detach(), seen.values[0][:, None], self.moved)
+            whole = torch.arange(len(x), device=x.device) if self._origin is None else self._origin
+            self.watch(whole[rows], x[rows].detach(), seen.values[0][:, None], self.moved)
         pairs = zip(seen.values - offset, seen.slopes, strict=True)
         found = [(self._full(value[:, None], rows), self._full(slope, rows)) for value, slope in pairs]
         return found, self._full(seen.logits, rows)
@@ -352,11 +372,32 @@ class Problem:
         self.distance = torch.where(nearer, size, self.distance)
         return size
 
+    def _of_whole(self, rows: slice | Tensor) -> Tensor | None:
+        """The rows of the whole problem that these are; None for all of them in order."""
+        if self._origin is None:
+            return None if isinstance(rows, slice) else rows
+        return self._origin[rows]
+
     def _full(self, values: Tensor, rows: slice | Tensor) -> Tensor:
         """Values of the rows looked at, and zeros for the others."""
         if isinstance(rows, slice):
             return values
         return values.new_zeros(len(self.x0), *values.shape[1:]).index_copy(0, rows, values)
+
+
+def away(labels: Labels) -> Tensor:
+    """An aim: to leave these classes."""
+    return torch.stack([labels, torch.ones_like(labels)], dim=1)
+
+
+def towards(labels: Labels) -> Tensor:
+    """An aim: to reach these classes."""
+    return torch.stack([labels, torch.full_like(labels, -1)], dim=1)
+
+
+def onto(tensor: Tensor, like: Tensor) -> Tensor:
+    """A copy on another's device, for which nobody waits."""
+    return tensor.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else tensor
 
 
 def _occurrence(rows: Tensor) -> Tensor:

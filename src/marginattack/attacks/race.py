@@ -12,85 +12,25 @@ point of the same tangent plane that is nearest to x₀:
 .. math:: x^+ = r + \beta (p - r)
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, TypeAlias, final
+from typing import ClassVar, final
 
 import torch
-from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.graphs import Step
-from marginattack.norms import L2, LINF, Norm
+from marginattack.attacks.legs import Descent, Leg, Slide, Start, abreast, best, in_turn
+from marginattack.norms import L2, Norm
 from marginattack.problem import Problem
 from marginattack.schedules import Cosine, Fading, Schedule
 from marginattack.shapes import Labels, Mask, Points
 
 SMALL = 200  # passes, below which there is no room for every kind of descent
 START = 600  # passes that each pay for one random start
-CLOSE = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the boundary the last points aim, as shares of the distance
-TINY = 1e-30
-
-
-# (problem, x, steps) ↦ where it ends
-Move: TypeAlias = Callable[[Problem, Points, float], Points]
-
-
-@final
-@dataclass(frozen=True)
-class Descent(Step):
-    """A step of η in a ball of radius ρ, measured in the norm of the norm's pace; η, γ and a from the plan.
-
-    ``memory`` is the weight of the gradients before. A ball in which nothing was found yet widens by ``growth``.
-    """
-
-    norm: Norm
-    memory: float
-    growth: float
-    looks: ClassVar = 1
-
-    def __call__(self, problem: Problem, now: Sequence[Tensor], *state: Tensor) -> tuple[Tensor, ...]:
-        (eta, gamma, a), (x, v, radius, found, widest) = now, state
-        x0, norm, pace = problem.x0, self.norm, self.norm.pace
-        c, g = problem.c(x)
-        size, dual = norm.size(x - x0), norm.dual(g).clamp(min=TINY)
-        radius = torch.where(radius > 0, radius, (c / dual).clamp(min=TINY))
-        found = torch.maximum(found, (c < 0).to(found))
-        wider = 1 + torch.where(found > 0, gamma, gamma.clamp(min=self.growth))
-        radius = torch.where(c < 0, torch.minimum(radius, size) * (1 - gamma), radius * wider).minimum(widest)
-        v = self.memory * v + g / dual
-        u = v / LINF.size(v).clamp(min=TINY)
-        s = pace.steepest(torch.sign(u) * u.abs() ** a)
-        if pace is not norm:
-            ratio = pace.size(x - x0) / size.clamp(min=TINY)
-            s = torch.where(size > 0, ratio, dual / pace.dual(g).clamp(min=TINY)) * s
-        x = problem.clamp(norm.onto_ball(x - eta * radius * s, x0, radius))
-        return x, v, radius, found, widest
-
-
-@final
-@dataclass(frozen=True)
-class Slide(Step):
-    """Restoration r and projection p from one gradient, averaged with those before: x⁺ = r + β (p − r).
-
-    β, how far past the plane r aims as a share of the distance, and the weight of the gradients before come from the
-    plan.
-    """
-
-    looks: ClassVar = 1
-
-    def __call__(self, problem: Problem, now: Sequence[Tensor], *state: Tensor) -> tuple[Tensor, ...]:
-        (beta, past, before), (x, v) = now, state
-        x0, norm = problem.x0, problem.norm
-        c, g = problem.c(x)
-        length = L2.size(g).clamp(min=TINY)
-        v = before * v + (1 - before) * g / length
-        r = c / length + past * norm.size(x - x0) * norm.dual(v)
-        z = norm.onto_plane(x, v, r, problem.lo, problem.hi)
-        p = norm.onto_plane(x0, v, (v * (x0 - z)).sum(1, keepdim=True), problem.lo, problem.hi)
-        return problem.clamp(z + beta * (p - z)), v
+LAST = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the boundary the last points aim, as shares of the distance
 
 
 @final
@@ -146,76 +86,86 @@ class Race(Attack):
 
     def __call__(self, problem: Problem) -> None:
         passes = min(problem.left, self.most) if problem.bounded else self.passes
-        classes, starts = round(passes**0.25 - 1.5), passes // START
+        end = problem.left - passes
         linear = self.foretold(problem)
-        tight = replace(self, descending=0.5 * self.descending, beta=Cosine(1.0, 0.01), average=0.0)
-        loose, past, many, few = self, self.past, classes, classes
+        racers = ((linear, self.tight(passes)), (~linear, self.loose(passes)))
+        if problem.whole:
+            self.together(problem, racers, end)
+        else:
+            for rows, racer in racers:
+                with problem.take(rows.nonzero()[:, 0]) as part:
+                    part.solve(partial(self.alone, racer=racer, end=end))
+        self.close(problem, best(problem))
+
+    def tight(self, passes: int) -> "Racer":
+        """Where the model is nearly linear."""
+        racer = replace(self, descending=0.5 * self.descending, beta=Cosine(1.0, 0.01), average=0.0)
+        sliding = replace(racer, beta=Cosine(1.0, 0.02))
+        classes = self.classes(passes)
         if passes < SMALL:
-            loose = replace(self, scouting=0.0, polishing=0.1 * self.polishing, warmup=2.5 * self.warmup)
-            tight = replace(tight, scouting=0.0, descending=0.0, polishing=1.2 * self.polishing, warmup=loose.warmup)
-            past, many, few = Fading(0.1, 0.02), classes + 1, 0
-        sliding = replace(tight, beta=Cosine(1.0, 0.02), past=past).slide
-        with problem.take(linear.nonzero()[:, 0]) as part:
-            part.solve(partial(tight.race, passes=passes - 4, follow=sliding, classes=many, starts=starts))
-        with problem.take((~linear).nonzero()[:, 0]) as part:
-            part.solve(partial(loose.race, passes=passes - 4, follow=self.descend, classes=few, starts=starts))
+            racer = replace(
+                racer, scouting=0.0, descending=0.0, polishing=1.2 * self.polishing, warmup=2.5 * self.warmup
+            )
+            sliding, classes = replace(sliding, past=Fading(0.1, 0.02)), classes + 1
+        return Racer(racer, sliding, True, classes, passes)
 
-    def race(self, problem: Problem, passes: int, follow: Move, classes: int, starts: int) -> None:
-        """Every descent in turn, then the polish with all that is left."""
-        x0, end = problem.x0, problem.left - passes
-        near = self.nearest(problem, min(classes, self.candidates), passes)
-        scout = problem.norm.scout
-        scouting = self.scouting if scout else 0.0
-        weights = scouting + self.descending + self.following * len(near) + self.restarting * starts + self.polishing
-        unit = (problem.left - end) / 2 / weights  # gradients for a weight of 1
-        with problem.quickly() if passes >= SMALL else nullcontext():
-            if scouting:
-                self.descend(problem, x0, 0.45 * scouting * unit, norm=scout)
-                self.slide(problem, self.best(problem), 0.55 * scouting * unit)
-            if self.descending:
-                self.descend(problem, x0, self.descending * unit)
-            for label in near:
-                with problem.take(targets=label) as towards:
-                    follow(towards, x0, self.following * unit)
-            if not self.descending:  # where the classes were too far for slides, it is made after all
-                with problem.only(torch.isinf(problem.distance[:, 0])):
-                    self.descend(problem, x0, unit)
-            for _ in range(starts):
-                radius = LINF.size(self.best(problem) - x0)
-                self.descend(problem, problem.clamp(x0 + radius * (2 * problem.uniform() - 1)), self.restarting * unit)
-        self.slide(problem, self.best(problem), (problem.left - end) / 4)
-        last = replace(self, step=self.last_step, pulse=self.last_pulse, warmup=0.0)
-        last.descend(problem, self.best(problem), (problem.left - end - 2 - len(CLOSE)) / 2)
-        self.close(problem, self.best(problem))
+    def loose(self, passes: int) -> "Racer":
+        """Where it is not."""
+        if passes >= SMALL:
+            return Racer(self, self, False, self.classes(passes), passes)
+        racer = replace(self, scouting=0.0, polishing=0.1 * self.polishing, warmup=2.5 * self.warmup)
+        return Racer(racer, self, False, 0, passes)
 
-    def descend(self, problem: Problem, x: Points, steps: float, norm: Norm | None = None) -> Points:
-        """A walk in a ball of its own radius, which begins at ‖x − x₀‖ or, at x₀, with what the tangent plane tells."""
-        x0, norm, number = problem.x0, norm or problem.norm, max(1, int(steps))
-        widest = norm.size(torch.maximum(problem.hi - x0, x0 - problem.lo)).clamp(max=1 / TINY)
-        start = (x, torch.zeros_like(x), norm.size(x - x0), torch.zeros_like(widest), widest)
+    def classes(self, passes: int) -> int:
+        """How many are followed."""
+        return min(self.candidates, round(math.sqrt(math.sqrt(passes)) - 1.5))
+
+    def alone(self, problem: Problem, racer: "Racer", end: int) -> None:
+        """The legs of samples that have the same ones."""
+        near = self.nearest(problem, racer.classes, racer.passes)
+        with problem.quickly() if racer.passes >= SMALL else nullcontext():
+            in_turn(problem, racer.search(problem.norm, problem.left - end, len(near)), near)
+        in_turn(problem, racer.polish(problem.norm, problem.left - end), near)
+
+    def together(self, problem: Problem, racers: Sequence[tuple[Mask, "Racer"]], end: int) -> None:
+        """The legs of all samples, side by side."""
+        near: list[Labels] = []
+        with problem.only(torch.stack([rows for rows, racer in racers if racer.classes]).any(0)):
+            near = self.nearest(problem, max(racer.classes for _, racer in racers), racers[0][1].passes)
+        norm, left = problem.norm, [problem.affords(rows.cpu()) - end for rows, _ in racers]
+        search = [
+            racer.search(norm, most, min(racer.classes, len(near)))
+            for (_, racer), most in zip(racers, left, strict=True)
+        ]
+        lanes = [rows for rows, _ in racers]
+        if problem.classifier.search != "float32" and racers[0][1].passes >= SMALL:
+            with problem.quickly():
+                abreast(problem, list(zip(lanes, search, strict=True)), near)
+            left, search = [problem.affords(rows.cpu()) - end for rows in lanes], [[] for _ in lanes]
+        for (_, racer), most, legs in zip(racers, left, search, strict=True):
+            legs += racer.polish(norm, most - 2 * sum(len(leg.plan) for leg in legs))
+        abreast(problem, list(zip(lanes, search, strict=True)), near)
+
+    def descent(self, norm: Norm, steps: float, start: Start = "input") -> Leg:
+        """A walk in a ball of its own radius."""
+        number = max(1, int(steps))
         warm = [min(1.0, k / number / self.warmup) if self.warmup else 1.0 for k in range(number)]
-        plan = [(self.step(k, number), self.pulse(k, number), warm[k]) for k in range(number)]
-        return problem.walk(Descent(norm, self.memory, self.growth), plan, *start)[0]
+        plan = tuple((self.step(k, number), self.pulse(k, number), warm[k]) for k in range(number))
+        return Leg(Descent(norm, self.memory, self.growth), plan, start)
 
-    def slide(self, problem: Problem, x: Points, steps: float) -> Points:
+    def slide(self, steps: float, start: Start = "input") -> Leg:
         """Restoration and projection from one gradient, averaged with those before."""
         number = max(1, int(steps))
-        plan = [(self.beta(k, number), self.past(k, number), self.average if k else 0.0) for k in range(number)]
-        return problem.walk(Slide(), plan, x, torch.zeros_like(x))[0]
+        plan = ((self.beta(k, number), self.past(k, number), self.average if k else 0.0) for k in range(number))
+        return Leg(Slide(), tuple(plan), start)
 
     def close(self, problem: Problem, x: Points) -> None:
         """The foot of x₀ on the tangent plane at x, by ever more past it: exact where the boundary is flat."""
         c, g = problem.c(x)
         r = c + (g * (problem.x0 - x)).sum(1, keepdim=True)
-        for past in CLOSE:
+        for past in LAST:
             aim = r + past * problem.norm.size(x - problem.x0) * problem.norm.dual(g)
             problem.value(problem.norm.onto_plane(problem.x0, g, aim, problem.lo, problem.hi))
-
-    def best(self, problem: Problem) -> Points:
-        """The nearest adversarial point so far; a random point of the box where there is none."""
-        width = torch.where(torch.isfinite(problem.hi - problem.lo), problem.hi - problem.lo, 0)
-        corner = torch.where(width > 0, problem.lo, problem.x0)
-        return torch.where(torch.isfinite(problem.distance), problem.best, corner + width * problem.uniform())
 
     def foretold(self, problem: Problem) -> Mask:
         """Whether a hop to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns."""
@@ -239,3 +189,48 @@ class Race(Attack):
             lengths.append(torch.where(missed, torch.inf, problem.norm.size(z - problem.x0)[:, 0]))
         order = torch.stack(lengths).argsort(dim=0, stable=True)
         return list(torch.stack([look.label for look in looks]).gather(0, order)[:number])
+
+
+@dataclass(frozen=True)
+class Racer:
+    """How samples of a kind race: with these weights and schedules, those of the legs towards classes, which slide or
+    descend, how many classes, and all passes.
+    """
+
+    race: Race
+    follow: Race
+    sliding: bool
+    classes: int
+    passes: int
+
+    def search(self, norm: Norm, left: int, near: int) -> list[Leg]:
+        """Every descent in turn, sharing what is left with the polish by weight."""
+        race, starts = self.race, self.passes // START
+        scouting = race.scouting if norm.scout else 0.0
+        weights = scouting + race.descending + race.following * near + race.restarting * starts + race.polishing
+        unit = left / 2 / weights  # gradients for a weight of 1
+        legs = []
+        if norm.scout and scouting:
+            legs += [race.descent(norm.scout, 0.45 * scouting * unit), race.slide(0.55 * scouting * unit, "best")]
+        if race.descending:
+            legs += [race.descent(norm, race.descending * unit)]
+        follow = partial(self.follow.slide) if self.sliding else partial(self.follow.descent, norm)
+        legs += [replace(follow(race.following * unit), towards=rank) for rank in range(near)]
+        return legs + [race.descent(norm, race.restarting * unit, "around") for _ in range(starts)]
+
+    def polish(self, norm: Norm, left: int) -> list[Leg]:
+        """A slide and a descent from the best, with all that is left; before it a descent from x₀, if that is due.
+
+        It is due where no class was reached by slides, and there was none.
+        """
+        slide, *last = self._polish(norm, left)
+        if self.race.descending:
+            return [slide, *last]
+        descent = self.race.descent(norm, left / 2 / self.race.polishing)
+        due = (descent, *self._polish(norm, left - 2 * len(descent.plan)))
+        return [replace(slide, instead=due), *last]
+
+    def _polish(self, norm: Norm, left: int) -> list[Leg]:
+        slide = self.race.slide(left / 4, "best")
+        last = replace(self.race, step=self.race.last_step, pulse=self.race.last_pulse, warmup=0.0)
+        return [slide, last.descent(norm, (left - 2 * len(slide.plan) - 2 - len(LAST)) / 2, "best")]

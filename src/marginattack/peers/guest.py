@@ -44,7 +44,7 @@ class Guest(nn.Module):
     @property
     def labels(self) -> Tensor:
         """Their classes."""
-        return self.problem._class
+        return self.problem.classes
 
     def forward(self, images: Tensor) -> Tensor:
         return self.look(images, self.rows(images)).to(images.device)
@@ -81,19 +81,19 @@ class Guest(nn.Module):
         getattr(problem, what)[rows[paid]] += 1
         problem._left[rows[paid]] -= 1
         if what == "backwards":
-            none = problem.x0.new_full((int(paid.sum()), 1), torch.inf)
-            problem.anytime.see(rows[paid].to(none.device), 1, none)
+            there = rows[paid].to(problem.x0.device)
+            problem.anytime.see(there, torch.ones_like(there), problem.x0.new_full((len(there), 1), torch.inf))
         return paid
 
     def judge(self, x: Tensor, rows: Tensor, logits: Tensor) -> None:
         """Keep what is adversarial and nearer than before."""
         problem, there = self.problem, rows.to(x.device)
-        label = self.labels[there]
-        rounding = problem.classifier.lead(x, losses.scale(logits, label))
+        own, other = losses.compared(logits, self.labels[there])
+        rounding = problem.classifier.lead(x, losses.scale(logits, own, other))
         crossed = torch.zeros(len(problem.x0), dtype=torch.bool, device=x.device)
-        crossed[there] = losses.MARGIN(logits, label) + rounding < 0
+        crossed[there] = own - other + rounding < 0
         size = problem._judge(problem.x0.index_copy(0, there, x.to(problem.x0)), crossed)
-        problem.anytime.see(there, 1, size[there])
+        problem.anytime.see(there, torch.ones_like(there), size[there])
 
     @torch.no_grad()
     def offer(self, images: Tensor) -> None:
