@@ -27,7 +27,8 @@ from suite import SUBJECTS, read
 from torch import Tensor, nn
 
 from marginattack.attacks import Attack, MarginAttack, Race
-from marginattack.classifier import Classifier, tf32
+from marginattack.classifier import Classifier
+from marginattack.flags import tf32
 from marginattack.measure import measure
 from marginattack.norms import L2, as_norm
 from marginattack.problem import Problem
@@ -42,15 +43,19 @@ CASES = {
     "cpu": ("mnist-cnn:64", "cifar10-resnet32:32"),
 }  # fmt: skip
 OURS: dict[str, tuple[str, Attack, tuple[str, ...]]] = {  # norm, attack, modes
-    "race l2": ("l2", Race(), ("", " plain", " tf32", " bf16")),
+    "race l2": ("l2", Race(), ("", " plain", " tf32", " bf16", " compiled", " bf16 compiled")),
     "race linf": ("linf", Race(), ("",)),
     "marginattack l2": ("l2", MarginAttack(), ("",)),
 }
 MODES: dict[str, dict[str, dict[str, Any]]] = {  # of our attacks: how the classifier is looked at
-    "cuda": {"": {}, " plain": {"graphs": False}, " tf32": {"search": "tf32"}, " bf16": {"search": "bf16"}},
+    "cuda": {
+        "": {}, " plain": {"graphs": False}, " tf32": {"search": "tf32"}, " bf16": {"search": "bf16"},
+        " compiled": {"compiled": True}, " bf16 compiled": {"compiled": True, "search": "bf16"},
+    },
     "cpu": {"": {}},
-}
-WARM = {"cuda": 5, "cpu": 1}  # runs before the clock is started; looks are captured when there were some of their kind
+}  # fmt: skip
+LARGE = 512  # samples side by side, from which on launches are not what counts, and compiling is tried
+WARM = {"cuda": 4, "cpu": 1}  # runs before the clock is started; looks are captured when there were some of their kind
 LADDER = (40, 60, 80, 100, 150, 200, 300, 400, 600, 1000, 2000)  # budgets of Race, until it is as near
 
 Timed = Callable[[], float]  # runs once; how many forwards + backwards a sample that was
@@ -201,9 +206,11 @@ def case(name: str, data: dict[str, str], asked: argparse.Namespace) -> dict[str
     x, y = (part[right].repeat(many, *[1] * (part.ndim - 1))[: int(batch)].to(DEVICE) for part in (images, labels))
     if asked.quality:
         return {"model": model_name, "batch": len(x), **quality(model, x, y)}
-    contenders = wanted(bare(model, x, asked.passes) | peers(model, x, y, asked.passes), asked.only)
+    contenders = wanted(bare(model, x, min(40, asked.passes)) | peers(model, x, y, asked.passes), asked.only)
     held = {name_of: timed(run)[1] for name_of, run in contenders.items()}  # MiB at first: what was captured stays
-    classifiers = {mode: Classifier(model, chunk=len(x), **flags) for mode, flags in MODES[DEVICE].items()}
+    left_out = "plain" if len(x) >= LARGE else "compiled"
+    modes = {mode: flags for mode, flags in MODES[DEVICE].items() if left_out not in mode}
+    classifiers = {mode: Classifier(model, chunk=len(x), **flags) for mode, flags in modes.items()}
     rounds: list[dict[str, tuple[float, float]]] = [{} for _ in range(asked.rounds)]
     with ExitStack() as stack:
         for mode, classifier in classifiers.items():
@@ -218,8 +225,8 @@ def case(name: str, data: dict[str, str], asked: argparse.Namespace) -> dict[str
     rows = [summary(n, rounds, held[n]) for n in rounds[0]]
     for row in rows:
         print(name, row, flush=True)
-    why = {mode: classifier.graphs.why for mode, classifier in classifiers.items()}
-    return {"model": model_name, "batch": len(x), "passes": asked.passes, "rows": rows, "no graphs because": why}
+    why = {mode: [c.graphs.why, c.compiler.why] for mode, c in classifiers.items()}
+    return {"model": model_name, "batch": len(x), "passes": asked.passes, "rows": rows, "no graphs, not compiled": why}
 
 
 def wanted(contenders: dict[str, Timed], words: list[str]) -> dict[str, Timed]:
@@ -237,6 +244,8 @@ def quality(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Any]:
         "DDN, 1,000 steps": foolbox.attacks.DDNAttack(steps=1000),
     }
     found = {}
+    measure(model, x, y, "l2", budget=LADDER[0], batch=len(x))  # both sides ran before, so that libraries are loaded
+    foolbox.attacks.DDNAttack(steps=10).run(wrapped, x, y)
     for name, attack in rivals.items():
         began = clock()
         with as_they_come():

@@ -22,9 +22,9 @@ def column(*values: float) -> torch.Tensor:
 def test_the_curve_falls_when_something_nearer_is_seen_and_never_rises() -> None:
     record = Anytime(2, torch.zeros(2, 3))
     rows = torch.arange(2)
-    record.see(rows, 2, column(INF, 5.0))
-    record.see(rows, 2, column(3.0, 7.0))
-    record.see(rows[:1], 96, column(1.0))
+    record.see(rows, torch.tensor([2, 2]), column(INF, 5.0))
+    record.see(rows, torch.tensor([2, 2]), column(3.0, 7.0))
+    record.see(rows[:1], torch.tensor([96]), column(1.0))
     assert record.passes.tolist() == [100, 4]
     assert record.best.tolist() == [1.0, 5.0]
     at = {passes: record.curve[:, int((passes - 1e-6 > GRID).sum())].tolist() for passes in (1, 2, 4, 50, 100)}
@@ -33,7 +33,7 @@ def test_the_curve_falls_when_something_nearer_is_seen_and_never_rises() -> None
 
 def test_attempts_side_by_side_share_passes_and_the_best() -> None:
     record = Anytime(2, torch.zeros(2, 3))
-    record.see(torch.tensor([1, 1, 0]), 2, column(4.0, 2.0, 9.0))
+    record.see(torch.tensor([1, 1, 0]), torch.tensor([2, 2, 2]), column(4.0, 2.0, 9.0))
     assert record.passes.tolist() == [2, 4]
     assert record.best.tolist() == [9.0, 2.0]
 
@@ -42,7 +42,7 @@ def test_attempts_side_by_side_share_passes_and_the_best() -> None:
 def test_a_share_of_the_passes_is_met_within_the_grid(passes: int) -> None:
     record = Anytime(1, torch.zeros(1, 3))
     for k in range(passes):
-        record.see(torch.tensor([0]), 1, column(1.0 / (k + 1)))
+        record.see(torch.tensor([0]), torch.tensor([1]), column(1.0 / (k + 1)))
     known = 1.0 / record.at(0.9)[0]  # how many passes were spent by then
     assert max(1.0, 0.9 * passes / RATIO - 1) <= known <= max(1.0, 0.9 * passes)
 

@@ -10,7 +10,7 @@ from oracles import linear
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.classifier import full_float32
+from marginattack.flags import full_float32
 
 QUICK = ma.MarginAttack(moves=24, closing=4, follow=1)
 

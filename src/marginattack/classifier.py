@@ -4,14 +4,16 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from marginattack.compiling import Compiler
+from marginattack.flags import full_float32, tf32
 from marginattack.folding import folded
-from marginattack.graphs import Graphs
+from marginattack.graphs import Graphs, padded
 from marginattack.shapes import Labels, Logits
 from marginattack.words import one_line
 
@@ -43,32 +45,6 @@ class TwoClass(nn.Module):
         return torch.cat([-z, z], dim=1)
 
 
-@contextmanager
-def full_float32(device: torch.device) -> Iterator[None]:
-    """No tf32 on a GPU: by default it convolves in it, and logits of one input differ between batches by some 1e-3."""
-    with tf32(False) if device.type == "cuda" else nullcontext():
-        yield
-
-
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    """Convolutions and products in tf32, or none of them, for the duration; all as before afterwards."""
-    backends = torch.backends
-    places: list[Any] = [backends.cuda.matmul, backends.cudnn]
-    name, value = "allow_tf32", cast(Any, allowed)  # as it was before torch 2.9
-    if hasattr(backends.cudnn, "conv"):
-        places = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
-        name, value = "fp32_precision", "tf32" if allowed else "ieee"
-    before = [getattr(place, name) for place in places]
-    try:
-        for place in places:
-            setattr(place, name, value)
-        yield
-    finally:
-        for place, old in zip(places, before, strict=True):
-            setattr(place, name, old)
-
-
 class Classifier:
     """Logits of a model for inputs inside a box, at most ``chunk`` inputs at a time.
 
@@ -77,12 +53,12 @@ class Classifier:
     normalisations are folded, where it has some; what they find is checked on the model itself.
     On a GPU passes that are made often are captured as CUDA graphs, unless ``graphs`` is off or the model forbids it.
     ``search`` is the precision in which attacks may look for points, "float32", "tf32" or "bf16"; what they find is
-    judged in full.
+    judged in full. ``compiled``: on a GPU looks with a gradient at whole chunks go through ``torch.compile``.
     """
 
     def __init__(
         self, model: nn.Module, *, bounds: Bounds | None = None, chunk: int = 512, graphs: bool = True,
-        search: str = "float32",
+        search: str = "float32", compiled: bool = False,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise Refused(f"model is a {type(model).__name__}, not a torch.nn.Module: wrap the function in a Module")
@@ -106,7 +82,9 @@ class Classifier:
         self._folded: nn.Module | None = None  # what attacks look at, where it is not the model itself
         self._low: nn.Module | None = None
         self._holds = 0
-        self.graphs = Graphs("" if graphs else "graphs are switched off")
+        on_gpu = self.device.type == "cuda"  # a CPU convolves faster than what is compiled for it
+        self.compiler = Compiler("" if compiled and on_gpu else "not asked for" if on_gpu else "only on a GPU")
+        self.graphs = Graphs("" if graphs else "graphs are switched off", full=lambda: self.full)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -133,6 +111,7 @@ class Classifier:
             self._holds -= 1
             if not self._holds:  # whoever has the model now may change it
                 self.graphs.clear()
+                self.compiler.clear()
                 self._folded = self._low = None
             for module, training in modes:
                 module.training = training
@@ -153,16 +132,23 @@ class Classifier:
         finally:
             self.precision, self.company = before
 
-    def logits(self, images: Tensor) -> Logits:
-        """The model's output for images of any precision, in that precision."""
+    def logits(self, images: Tensor, *, often: bool = False) -> Logits:
+        """The model's output for images of any precision, in that precision; of looks that are made often, compiled."""
+        model, ready = self.looked_at, images
         if self.precision == "bf16":
-            coarse: Logits = self.low(images.to(torch.bfloat16))
-            return coarse.to(images.dtype)
-        ready = images if self.model_dtype is None else images.to(self.model_dtype)
-        if self.channels_last:
+            model, ready = self.low, images.to(torch.bfloat16)
+        elif self.model_dtype is not None:
+            ready = images.to(self.model_dtype)
+        if self.channels_last and model is not self._low:
             ready = ready.contiguous(memory_format=torch.channels_last)
-        logits: Logits = self.looked_at(ready)
+        whole = often and len(images) == self.full
+        logits: Logits = self.compiler(model, ready, self.precision) if whole else model(ready)
         return logits.to(images.dtype)
+
+    @property
+    def full(self) -> int:
+        """The size of batches that are compiled for; 0: nothing is."""
+        return 0 if self.compiler.why else self.chunk
 
     @property
     def looked_at(self) -> nn.Module:
@@ -224,15 +210,24 @@ class Classifier:
 
     def meet(self, images: Tensor, logits: Logits) -> None:
         """See what company changes of these logits: in batches as large as an attack's it can be more than in small."""
-        moved = (logits - self.elsewhere(images, images.flip(0)).to(logits.dtype)).nan_to_num(0.0)
+        beside = self.elsewhere(images, images.flip(0)).to(logits.dtype)
+        moved = torch.cat([each - beside for each in (logits, *self._compiled(images))]).nan_to_num(0.0)
         apart = float((moved.amax(1) - moved.amin(1)).max()) / 2  # two logits move by so much in opposite directions
         self.company = max(self._alone, _rounded_up(min(apart, _most(logits))))
         if self.search != "float32":
             try:
                 with self.quickly():
-                    self._coarse = _rounded_up(float((self.answers(images) - logits).abs().max()))
+                    coarse = torch.cat([each - logits for each in (self.answers(images), *self._compiled(images))])
+                self._coarse = _rounded_up(float(coarse.abs().max()))
             except Exception as error:  # whatever a model does in a precision that it was not made for
                 raise Refused(f"model fails in {self.search} ({one_line(error)}): search in float32 instead") from error
+
+    def _compiled(self, images: Tensor) -> list[Logits]:
+        """The logits as an attack on these images sees them, if that is other than as they come."""
+        if not self.full // 2 < len(images) <= self.full:
+            return []
+        batch = padded(images, self.full).to(self.device).requires_grad_()
+        return [self.logits(batch, often=True).detach()[: len(images)].cpu()]
 
     @torch.no_grad()
     def accept(self, images: Any, labels: Any, targets: Any = None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
+from marginattack.graphs import onto
 from marginattack.shapes import Points
 
 
 def uniform(ids: Tensor, d: int, *, seed: int, draw: Tensor, like: Tensor) -> Points:
     """Numbers in [0, 1), one row a sample id: the same for the same (seed, id, draw), in any company."""
-    key = _mixed(_mixed(ids + _mixed(torch.tensor(seed))) + draw).to(like.device)
+    key = onto(_mixed(_mixed(ids + _mixed(torch.tensor(seed))) + draw), like)
     bits = _mixed(key[:, None] + torch.arange(d, device=like.device))
     return ((bits >> 40) & 0xFFFFFF).to(like.dtype) / 2**24
 

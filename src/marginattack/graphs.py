@@ -127,10 +127,11 @@ class Graphs:
     Steps are captured when they are first asked for, looks when there were some of their kind. Each is compared with
     plain execution on the same rows; a model that cannot be captured, or answers otherwise then, is looked at plainly
     from there on. Plain looks have as many rows as captured ones, so that what was captured before changes nothing.
+    ``full`` says how large batches are that the model is compiled for, if it is.
     """
 
-    def __init__(self, why: str = "") -> None:
-        self.why = why
+    def __init__(self, why: str = "", full: Callable[[], int] = lambda: 0) -> None:
+        self.why, self._full = why, full
         self._times: Counter[Hashable] = Counter()
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._pool: Any = None
@@ -139,7 +140,7 @@ class Graphs:
         """A look: captured where this pays and is possible, else plain."""
         if self.why or not possible(points):
             return looking(points, aim)
-        n, rows = len(points), friendly(len(points))
+        n, rows = len(points), self._rows(len(points))
         key = ("look", rows, points.dtype, kind)
         if rows != n:
             points, aim = padded(points, rows), padded(aim, rows)
@@ -154,7 +155,7 @@ class Graphs:
         """All rows of the plan, paid for already."""
         if self.why or not possible(problem.x0) or not len(table):
             return plainly(problem, step, table, state)
-        rows = friendly(len(problem.x0))
+        rows = self._rows(len(problem.x0))
         key = ("step", rows, problem.kind, step, tuple((tensor.shape[1:], tensor.dtype) for tensor in state))
         if key not in self._kept:
             self._keep(key, partial(CapturedStep, problem, step, table, state, rows))
@@ -166,6 +167,11 @@ class Graphs:
         self._times.clear()
         self._kept.clear()
         self._pool = None
+
+    def _rows(self, n: int) -> int:
+        """As many rows as n are filled up to: all that the model was compiled for, or a few more."""
+        full = self._full()
+        return full if full // 2 < n <= full else friendly(n)
 
     def _known(self, key: Hashable) -> Any:
         if key not in self._kept:
@@ -235,6 +241,11 @@ def padded(tensor: Tensor, rows: int) -> Tensor:
     filled = tensor[:1].expand(rows, *tensor.shape[1:]).clone()
     filled[: len(tensor)] = tensor
     return filled
+
+
+def onto(tensor: Tensor, like: Tensor) -> Tensor:
+    """A copy on another's device, for which nobody waits."""
+    return tensor.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else tensor
 
 
 def _same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:

@@ -3,6 +3,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -16,17 +17,40 @@ MOST = 100  # steps of Newton's method at most
 TINY = tl.constexpr(1e-30)
 
 
-def onto_plane(x: Points, g: Points, r: Scalars, lo: Box, hi: Box, *, level: bool) -> Points:
-    """``Norm.onto_plane`` of ℓ∞ (level: every coordinate advances alike) and of ℓ2, a program a row."""
-    x, g = x.contiguous(), g.contiguous()
-    z, (n, d) = torch.empty_like(x), x.shape
-    settled = 4 * torch.finfo(x.dtype).eps
-    with torch.cuda.device_of(x):
-        _onto_plane[(n,)](
-            x, g, r.contiguous(), *_whole(lo, hi, x), z, d, settled, MOST, lo.numel() > 1, hi.numel() > 1, level,
-            min(BLOCK, triton.next_power_of_2(d)), num_warps=8,
-        )  # fmt: skip
-    return z
+@dataclass(frozen=True)
+class Kernels:
+    """What a norm can have as one kernel, a program a row: ℓ∞ (level: every coordinate advances alike) or ℓ2."""
+
+    level: bool
+
+    def onto_plane(self, x: Points, g: Points, r: Scalars, lo: Box, hi: Box) -> Points:
+        """``Norm.onto_plane``."""
+        x, g = x.contiguous(), g.contiguous()
+        z, (n, d) = torch.empty_like(x), x.shape
+        settled = 4 * torch.finfo(x.dtype).eps
+        with torch.cuda.device_of(x):
+            _onto_plane[(n,)](
+                x, g, r.contiguous(), *_whole(lo, hi, x), z, d, settled, MOST, lo.numel() > 1, hi.numel() > 1,
+                self.level, min(BLOCK, triton.next_power_of_2(d)), num_warps=8,
+            )  # fmt: skip
+        return z
+
+    def descended(
+        self, state: Sequence[Tensor], now: Sequence[Tensor], c: Scalars, g: Points, x0: Points, lo: Box, hi: Box,
+        *, memory: float, growth: float,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """The state after ``Descent.moved``."""
+        x, v, radius, found, widest = (tensor.contiguous() for tensor in state)
+        after = [torch.empty_like(tensor) for tensor in (x, v, radius, found)]
+        (n, d), walls = x.shape, _whole(lo, hi, x)
+        strides = [number.stride(0) if len(number) > 1 else 0 for number in now]
+        with torch.cuda.device_of(x):
+            _descended[(n,)](
+                x, v, radius, found, widest, *after, c.contiguous(), g.contiguous(), x0.contiguous(), *walls, *now,
+                *strides, d, memory, growth, lo.numel() > 1, hi.numel() > 1, self.level,
+                min(BLOCK, triton.next_power_of_2(d)), num_warps=8,
+            )  # fmt: skip
+        return *after, widest
 
 
 @triton.jit
@@ -88,24 +112,6 @@ def _row(x, g, r, lo, hi, here, d, scale, many_lo: tl.constexpr, many_hi: tl.con
     room = tl.maximum(tl.where(up, high - start, start - low), 0.0)
     room = tl.where(weight * tl.abs(r) > 0, room, 0.0)
     return weight, room, tl.where(up, 1.0, -1.0), start
-
-
-def descended(
-    state: Sequence[Tensor], now: Sequence[Tensor], c: Scalars, g: Points, x0: Points, lo: Box, hi: Box,
-    *, memory: float, growth: float, level: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """The state after ``Descent.moved`` in ℓ∞ (level) or ℓ2, a program a row."""
-    x, v, radius, found, widest = (tensor.contiguous() for tensor in state)
-    after = [torch.empty_like(tensor) for tensor in (x, v, radius, found)]
-    (n, d), walls = x.shape, _whole(lo, hi, x)
-    strides = [number.stride(0) if len(number) > 1 else 0 for number in now]
-    with torch.cuda.device_of(x):
-        _descended[(n,)](
-            x, v, radius, found, widest, *after, c.contiguous(), g.contiguous(), x0.contiguous(), *walls, *now,
-            *strides, d, memory, growth, lo.numel() > 1, hi.numel() > 1, level,
-            min(BLOCK, triton.next_power_of_2(d)), num_warps=8,
-        )  # fmt: skip
-    return *after, widest
 
 
 @triton.jit

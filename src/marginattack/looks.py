@@ -19,7 +19,7 @@ def look(
     label, sign = aim.unbind(1)
     leaf = points.detach().unflatten(1, shape).requires_grad_(gradients)
     with torch.set_grad_enabled(gradients):
-        logits = classifier.logits(leaf)
+        logits = classifier.logits(leaf, often=gradients and len(of) == 1)
         beliefs = [sign * belief(logits, label) for belief in of]
     slopes = [gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
     logits = logits.detach()

@@ -22,8 +22,7 @@ class Margin:
     """l_y − max_{i≠y} l_i: positive exactly where y is predicted. The paper's c without its offset."""
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        own, other = compared(logits, label)
-        return own - other
+        return _own(logits, label) - others(logits, label).amax(1)
 
 
 @final

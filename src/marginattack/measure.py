@@ -31,6 +31,7 @@ def measure(
     ids: Any = None,
     batch: int = 256,
     search: str = "float32",
+    compiled: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Margins:
     """The distance of each input to the decision boundary, and the adversarial input that shows it.
@@ -44,6 +45,8 @@ def measure(
     batch: how many inputs are attacked side by side; halved, down to one, when memory runs out.
     search: "tf32" or "bf16": ``Race`` looks for points in that precision, with 200 passes or more; what it finds is
         looked at again and polished in full. "auto": the quickest that loses less than 0.1 % on a few inputs.
+    compiled: whether ``torch.compile`` may compile the model for whole batches on a GPU. That takes some 10 s a
+        precision, and pays for some ten thousand inputs.
     progress: called with the number of samples done.
 
     Inputs that are misclassified as they are have distance 0 and cost nothing. Each adversarial input is checked
@@ -62,10 +65,13 @@ def measure(
         raise Refused("bounds are stated twice: they belong to the Classifier that was given")
     if isinstance(model, Classifier) and search != "float32":
         raise Refused("search is stated twice: it belongs to the Classifier that was given")
+    if isinstance(model, Classifier) and compiled:
+        raise Refused("compiled is stated twice: it belongs to the Classifier that was given")
     if isinstance(model, Classifier):
         classifier = model
     else:
-        classifier = Classifier(model, bounds=bounds, chunk=batch, search="float32" if search == "auto" else search)
+        now = "float32" if search == "auto" else search
+        classifier = Classifier(model, bounds=bounds, chunk=batch, search=now, compiled=compiled)
     with classifier.held():
         x, y, a = classifier.accept(images, labels, targets)
         if search == "auto":
@@ -81,6 +87,7 @@ def measure(
             if progress is not None:
                 progress(rows)
         settings["graphs"] = classifier.device.type == "cuda" and (classifier.graphs.why or "captured")
+        settings["compiled"] = classifier.compiler.why or True
     return Margins.join(parts)
 
 

@@ -76,7 +76,7 @@ class Norm(ABC):
     def onto_plane(self, x: Points, g: Points, r: Scalars, lo: Box, hi: Box) -> Points:
         """The nearest point to x in the box with gᵀ(z − x) = −r; the corner if there is none; x where g = 0."""
         if (kernels := self.kernels(x)) is not None:
-            z: Points = kernels.onto_plane(x, g, r, lo, hi, level=self.name == "linf")
+            z: Points = kernels.onto_plane(x, g, r, lo, hi)
             return z
         weight, peak = _normalised(g)
         heading = -torch.sign(r) * torch.sign(g)
@@ -87,7 +87,9 @@ class Norm(ABC):
 
     def kernels(self, x: Points) -> Any:
         """Kernels of our own for these points, if there are any: for ℓ2 and ℓ∞, on a GPU where Triton works."""
-        return fused() if x.is_cuda and self.name in ("l2", "linf") else None
+        if not x.is_cuda or self.name not in ("l2", "linf") or (module := fused()) is None:
+            return None
+        return module.Kernels(level=self.name == "linf")
 
     def __str__(self) -> str:
         return self.name
@@ -218,7 +220,7 @@ def fused() -> Any:
         from marginattack import kernels
 
         x = torch.ones(1, 2, device="cuda")
-        kernels.onto_plane(x, x, x[:, :1], 0 * x[:, :1], x[:, :1], level=True)
+        kernels.Kernels(level=True).onto_plane(x, x, x[:, :1], 0 * x[:, :1], x[:, :1])
     except Exception:
         return None
     return kernels

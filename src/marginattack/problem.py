@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from marginattack import graphs, losses
+from marginattack.aims import away, towards
 from marginattack.anytime import Anytime
 from marginattack.classifier import Classifier, Refused
 from marginattack.draws import uniform
-from marginattack.graphs import State, Step, padded, plainly
+from marginattack.graphs import State, Step, onto, padded, plainly
 from marginattack.looks import joined, look
 from marginattack.losses import Belief
 from marginattack.norms import Norm
@@ -78,7 +79,6 @@ class Problem:
         self.x0: Points = images.to(device).flatten(1)
         self.lo, self.hi = (wall.reshape(1, -1).to(device) for wall in classifier.box(images))
         self.targeted = targets is not None
-        # A row a sample: a class, and 1 to leave it, -1 to reach it, 0 to wait.
         self.aim: Tensor = away(labels.to(device)) if targets is None else towards(targets.to(device))
         self._ids = torch.arange(n) if ids is None else torch.as_tensor(ids)
         self._copy = torch.zeros(n, dtype=torch.int64)  # which copy of its sample a row is
@@ -216,8 +216,12 @@ class Problem:
         self.best, self.distance = torch.where(believed, x, self.best), torch.where(believed, size, self.distance)
 
     @contextmanager
-    def take(self, rows: Tensor | None = None, *, targets: Labels | None = None) -> Iterator["Problem"]:
+    def take(
+        self, rows: Tensor | None = None, *, targets: Labels | None = None, found: bool = False
+    ) -> Iterator["Problem"]:
         """Some samples (else all) as a problem of their own, with nothing found; with targets, as a targeted one.
+
+        With ``found`` it knows what was found before.
 
         A sample named m times is m rows, which share what is left of its budget and draw different numbers. What the
         part finds and spends is the whole's when the block ends.
@@ -226,8 +230,8 @@ class Problem:
         rows = rows.cpu()
         part = copy(self)
         there = rows.to(self.x0.device)
-        part.x0, part.best = self.x0[there], self.x0[there]
-        part.distance = torch.full_like(part.x0[:, :1], torch.inf)
+        part.x0, part.best = self.x0[there], (self.best if found else self.x0)[there]
+        part.distance = self.distance[there] if found else torch.full_like(part.x0[:, :1], torch.inf)
         part._ids, part._origin = self._ids[rows], there if self._origin is None else self._origin[there]
         part.aim, part.targeted = (self.aim[there], self.targeted) if targets is None else (towards(targets), True)
         part._copy = (self._copy[rows] << 16) + _occurrence(rows)
@@ -263,6 +267,10 @@ class Problem:
         """Whether all samples may be looked at side by side, as one graph."""
         fits = 0 < len(self._live) == len(self.x0) <= self.classifier.chunk
         return fits and self._single and self.watch is None and graphs.possible(self.x0)
+
+    def left_of(self, rows: Mask) -> int:
+        """How many passes one of these samples may still spend, at most."""
+        return max(self._left[rows.cpu()].tolist(), default=0)
 
     def affords(self, rows: Mask) -> int:
         """How many passes each of these samples can pay for; 0 where there are none."""
@@ -383,21 +391,6 @@ class Problem:
         if isinstance(rows, slice):
             return values
         return values.new_zeros(len(self.x0), *values.shape[1:]).index_copy(0, rows, values)
-
-
-def away(labels: Labels) -> Tensor:
-    """An aim: to leave these classes."""
-    return torch.stack([labels, torch.ones_like(labels)], dim=1)
-
-
-def towards(labels: Labels) -> Tensor:
-    """An aim: to reach these classes."""
-    return torch.stack([labels, torch.full_like(labels, -1)], dim=1)
-
-
-def onto(tensor: Tensor, like: Tensor) -> Tensor:
-    """A copy on another's device, for which nobody waits."""
-    return tensor.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else tensor
 
 
 def _occurrence(rows: Tensor) -> Tensor:

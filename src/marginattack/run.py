@@ -45,7 +45,7 @@ def run(
     if grave and not despite:
         hint = "mend it, or go on all the same with --despite-findings"
         raise Refused(f"nothing was measured, for {grave[0].code}: {grave[0].seen}; {hint}")
-    classifier = Classifier(job.model.module, bounds=(0.0, 1.0), search=settings.search)
+    classifier = Classifier(job.model.module, bounds=(0.0, 1.0), search=settings.search, compiled=settings.compiled)
     check_labels(job, classifier)
     with locked(out):
         store = Store.begin(out, job.identity(), job.about())

@@ -67,6 +67,7 @@ class Settings(_Strict):
     batch: Annotated[int, Field(ge=1)] | None = None
     device: str | None = None
     search: Literal["float32", "tf32", "bf16"] = "float32"
+    compiled: bool = False
 
     @field_validator("norms")
     @classmethod

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.attacks import Attack, DeepFool
-from marginattack.classifier import tf32
+from marginattack.flags import tf32
 from marginattack.problem import Problem
 from marginattack.reproduce.fast import NOTE, InTf32
 from marginattack.reproduce.rows import Outcome, Piece

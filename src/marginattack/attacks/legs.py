@@ -13,9 +13,10 @@ from typing import ClassVar, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
+from marginattack.aims import towards
 from marginattack.graphs import State, Step
 from marginattack.norms import L2, LINF, Norm
-from marginattack.problem import Problem, towards
+from marginattack.problem import Problem
 from marginattack.shapes import Labels, Mask, Points
 
 LANES = 4  # that walk abreast at most: two, and those of each that leave it
@@ -65,9 +66,8 @@ class Descent(Move):
         x0, norm, pace = problem.x0, self.norm, self.norm.pace
         if (kernels := norm.kernels(x)) is not None:
             descended: State = kernels.descended(
-                state, now, c, g, x0, problem.lo, problem.hi,
-                memory=self.memory, growth=self.growth, level=norm is LINF,
-            )  # fmt: skip
+                state, now, c, g, x0, problem.lo, problem.hi, memory=self.memory, growth=self.growth
+            )
             return descended
         size, dual = norm.size(x - x0), norm.dual(g).clamp(min=TINY)
         radius = torch.where(radius > 0, radius, (c / dual).clamp(min=TINY))

@@ -22,7 +22,7 @@ from typing import ClassVar, final
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.attacks.legs import Descent, Leg, Slide, Start, abreast, best, in_turn
+from marginattack.attacks.legs import Descent, Lane, Leg, Slide, Start, abreast, best, in_turn
 from marginattack.norms import L2, Norm
 from marginattack.problem import Problem
 from marginattack.schedules import Cosine, Fading, Schedule
@@ -86,16 +86,33 @@ class Race(Attack):
 
     def __call__(self, problem: Problem) -> None:
         passes = min(problem.left, self.most) if problem.bounded else self.passes
-        end = problem.left - passes
-        linear = self.foretold(problem)
-        racers = ((linear, self.tight(passes)), (~linear, self.loose(passes)))
-        if problem.whole:
-            self.together(problem, racers, end)
-        else:
-            for rows, racer in racers:
-                with problem.take(rows.nonzero()[:, 0]) as part:
-                    part.solve(partial(self.alone, racer=racer, end=end))
+        end, norm = problem.left - passes, problem.norm
+        coarsely = passes >= SMALL and problem.classifier.search != "float32"
+        with problem.quickly() if coarsely else nullcontext():
+            linear = self.foretold(problem)
+            racers = ((linear, self.tight(passes)), (~linear, self.loose(passes)))
+            near: list[Labels] = []
+            with problem.only(torch.stack([rows & (racer.classes > 0) for rows, racer in racers]).any(0)):
+                near = self.nearest(problem, max(racer.classes for _, racer in racers), passes)
+            plan = Racer.search if coarsely else Racer.legs
+            lanes = [
+                (rows, plan(racer, norm, problem.left_of(rows) - end, min(len(near), racer.classes)))
+                for rows, racer in racers
+            ]
+            self.run(problem, lanes, near)
+        if coarsely:  # the polish is all in full precision
+            lanes = [(rows, racer.polish(norm, problem.left_of(rows) - end)) for rows, racer in racers]
+            self.run(problem, lanes, near)
         self.close(problem, best(problem))
+
+    def run(self, problem: Problem, lanes: Sequence[Lane], near: Sequence[Labels]) -> None:
+        """The legs of all samples, side by side where that is possible."""
+        if problem.whole:
+            abreast(problem, lanes, near)
+            return
+        for rows, legs in lanes:
+            with problem.take(rows.nonzero()[:, 0], found=True) as part:
+                part.solve(partial(in_turn, legs=legs, near=[labels[rows] for labels in near]))
 
     def tight(self, passes: int) -> "Racer":
         """Where the model is nearly linear."""
@@ -119,32 +136,6 @@ class Race(Attack):
     def classes(self, passes: int) -> int:
         """How many are followed."""
         return min(self.candidates, round(math.sqrt(math.sqrt(passes)) - 1.5))
-
-    def alone(self, problem: Problem, racer: "Racer", end: int) -> None:
-        """The legs of samples that have the same ones."""
-        near = self.nearest(problem, racer.classes, racer.passes)
-        with problem.quickly() if racer.passes >= SMALL else nullcontext():
-            in_turn(problem, racer.search(problem.norm, problem.left - end, len(near)), near)
-        in_turn(problem, racer.polish(problem.norm, problem.left - end), near)
-
-    def together(self, problem: Problem, racers: Sequence[tuple[Mask, "Racer"]], end: int) -> None:
-        """The legs of all samples, side by side."""
-        near: list[Labels] = []
-        with problem.only(torch.stack([rows for rows, racer in racers if racer.classes]).any(0)):
-            near = self.nearest(problem, max(racer.classes for _, racer in racers), racers[0][1].passes)
-        norm, left = problem.norm, [problem.affords(rows.cpu()) - end for rows, _ in racers]
-        search = [
-            racer.search(norm, most, min(racer.classes, len(near)))
-            for (_, racer), most in zip(racers, left, strict=True)
-        ]
-        lanes = [rows for rows, _ in racers]
-        if problem.classifier.search != "float32" and racers[0][1].passes >= SMALL:
-            with problem.quickly():
-                abreast(problem, list(zip(lanes, search, strict=True)), near)
-            left, search = [problem.affords(rows.cpu()) - end for rows in lanes], [[] for _ in lanes]
-        for (_, racer), most, legs in zip(racers, left, search, strict=True):
-            legs += racer.polish(norm, most - 2 * sum(len(leg.plan) for leg in legs))
-        abreast(problem, list(zip(lanes, search, strict=True)), near)
 
     def descent(self, norm: Norm, steps: float, start: Start = "input") -> Leg:
         """A walk in a ball of its own radius."""
@@ -181,7 +172,7 @@ class Race(Attack):
         """The classes whose tangent planes at x₀ are nearest, the nearest first. A targeted problem needs none."""
         if problem.targeted or number < 1:
             return []
-        looks = problem.rivals(problem.x0, most=min(self.candidates, max(number, passes // 16)))
+        looks = problem.rivals(problem.x0, most=min(self.candidates, max(number, (passes - 4) // 16)))
         lengths = []
         for _, c, g in looks:
             z = problem.norm.onto_plane(problem.x0, g, c, problem.lo, problem.hi)
@@ -203,8 +194,22 @@ class Racer:
     classes: int
     passes: int
 
+    def legs(self, norm: Norm, left: int, near: int) -> list[Leg]:
+        """Every descent in turn, sharing what is left with the polish by weight; then that, a slide and a descent.
+
+        Where there was no descent and no class was reached by slides, it is made before the polish.
+        """
+        legs = self.search(norm, left, near)
+        left -= 2 * sum(len(leg.plan) for leg in legs)
+        polish = self.polish(norm, left)
+        if not self.race.descending:
+            descent = self.race.descent(norm, left / 2 / self.race.polishing)
+            due = (descent, *self.polish(norm, left - 2 * len(descent.plan)))
+            polish[0] = replace(polish[0], instead=due)
+        return legs + polish
+
     def search(self, norm: Norm, left: int, near: int) -> list[Leg]:
-        """Every descent in turn, sharing what is left with the polish by weight."""
+        """Descents from x₀, towards the nearest classes and from random starts."""
         race, starts = self.race, self.passes // START
         scouting = race.scouting if norm.scout else 0.0
         weights = scouting + race.descending + race.following * near + race.restarting * starts + race.polishing
@@ -214,23 +219,16 @@ class Racer:
             legs += [race.descent(norm.scout, 0.45 * scouting * unit), race.slide(0.55 * scouting * unit, "best")]
         if race.descending:
             legs += [race.descent(norm, race.descending * unit)]
-        follow = partial(self.follow.slide) if self.sliding else partial(self.follow.descent, norm)
+        follow = self.follow.slide if self.sliding else partial(self.follow.descent, norm)
         legs += [replace(follow(race.following * unit), towards=rank) for rank in range(near)]
         return legs + [race.descent(norm, race.restarting * unit, "around") for _ in range(starts)]
 
     def polish(self, norm: Norm, left: int) -> list[Leg]:
-        """A slide and a descent from the best, with all that is left; before it a descent from x₀, if that is due.
-
-        It is due where no class was reached by slides, and there was none.
-        """
-        slide, *last = self._polish(norm, left)
-        if self.race.descending:
-            return [slide, *last]
-        descent = self.race.descent(norm, left / 2 / self.race.polishing)
-        due = (descent, *self._polish(norm, left - 2 * len(descent.plan)))
-        return [replace(slide, instead=due), *last]
-
-    def _polish(self, norm: Norm, left: int) -> list[Leg]:
+        """A slide from the best, and the last leg."""
         slide = self.race.slide(left / 4, "best")
+        return [slide, self.last(norm, left - 2 * len(slide.plan))]
+
+    def last(self, norm: Norm, left: int) -> Leg:
+        """A descent from the best with all that is left but for the closing."""
         last = replace(self.race, step=self.race.last_step, pulse=self.race.last_pulse, warmup=0.0)
-        return [slide, last.descent(norm, (left - 2 * len(slide.plan) - 2 - len(LAST)) / 2, "best")]
+        return last.descent(norm, (left - 2 - len(LAST)) / 2, "best")

@@ -46,6 +46,7 @@ OnlyCorrect = Annotated[bool | None, typer.Option("--only-correct", help="Leave 
 Lattice = Annotated[int | None, typer.Option(help="255: also find images that are adversarial at 8 bits.")]
 Batch = Annotated[int | None, typer.Option(help="Samples side by side; by default as many as fit into memory.")]
 Search = Annotated[str | None, typer.Option(help="float32, tf32 or bf16: precision of the search, not of the result.")]
+Compiled = Annotated[bool | None, typer.Option("--compiled", help="On a GPU: torch.compile, for large data sets.")]
 Despite = Annotated[bool, typer.Option("--despite-findings", help="Measure also after a grave finding.")]
 EngineName = Annotated[str, typer.Option("--engine", help="serial: in this process; ray: on a Ray cluster.")]
 RayAddress = Annotated[str | None, typer.Option(help="Ray cluster: auto, or HOST:PORT; else one on this machine.")]
@@ -65,8 +66,8 @@ def measure(
     normalize: Normalize = None, resize: Resize = None, crop: Crop = None, trust_pickle: TrustPickle = None,
     labels: Labels = None, split: Split = None, image_size: ImageSize = None, limit: Limit = None,
     shuffle: Shuffle = None, expect_accuracy: Expect = None, device: Device = None, batch: Batch = None,
-    search: Search = None, config: Config = None, set_: Set = None, print_config: PrintConfig = False,
-    despite_findings: Despite = False,
+    search: Search = None, compiled: Compiled = None, config: Config = None, set_: Set = None,
+    print_config: PrintConfig = False, despite_findings: Despite = False,
     engine: EngineName = "serial", address: RayAddress = None, workers: Workers = None, gpus_per_worker: Gpus = None,
     unit: Unit = 1, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -79,6 +80,7 @@ def measure(
             "model.resize": resize, "model.crop": crop, "model.trust_pickle": trust_pickle, "data.labels": labels,
             "data.split": split, "data.image_size": image_size, "data.limit": limit, "data.shuffle": shuffle,
             "expect_accuracy": expect_accuracy, "device": device, "batch": batch, "search": search,
+            "compiled": compiled,
         }  # fmt: skip
         from marginattack.settings import as_toml, read_settings
 

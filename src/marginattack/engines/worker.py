@@ -39,7 +39,10 @@ class Worker:
                 changed = differences(json.loads(self.identity), json.loads(json.dumps(job.identity())))
                 if changed:
                     raise Refused(f"it opens another model or other data ({changed})")
-                classifier = Classifier(job.model.module, bounds=(0.0, 1.0), search=job.settings.search)
+                settings = job.settings
+                classifier = Classifier(
+                    job.model.module, bounds=(0.0, 1.0), search=settings.search, compiled=settings.compiled
+                )
                 self.stack.enter_context(classifier.held())  # for good: what was captured of the model stays valid
                 self.opened = job, self._store(), classifier
             except (Refused, OSError, ImportError) as error:
