@@ -26,6 +26,7 @@ from record import write
 from suite import SUBJECTS, read
 from torch import Tensor, nn
 
+from marginattack import graphs
 from marginattack.attacks import Attack, MarginAttack, Race
 from marginattack.classifier import Classifier
 from marginattack.flags import tf32
@@ -55,7 +56,7 @@ MODES: dict[str, dict[str, dict[str, Any]]] = {  # of our attacks: how the class
     "cpu": {"": {}},
 }  # fmt: skip
 LARGE = 512  # samples side by side, from which on launches are not what counts, and compiling is tried
-WARM = {"cuda": 4, "cpu": 1}  # runs before the clock is started; looks are captured when there were some of their kind
+WARM = 2  # runs before the clock is started; looks are captured in the first, which a few would be needed for elsewhere
 LADDER = (40, 60, 80, 100, 150, 200, 300, 400, 600, 1000, 2000)  # budgets of Race, until it is as near
 
 Timed = Callable[[], float]  # runs once; how many forwards + backwards a sample that was
@@ -133,7 +134,7 @@ def captured(once: Callable[[], Tensor], passes: int, precision: str) -> Timed:
     with tf32(precision == "tf32"), torch.cuda.graph(graph):
         once()
 
-    def run() -> float:
+    def run(kept: Any = once) -> float:  # with it the model and the input, which the graph reads
         for _ in range(passes // 2):
             graph.replay()
         return passes
@@ -206,10 +207,12 @@ def case(name: str, data: dict[str, str], asked: argparse.Namespace) -> dict[str
     x, y = (part[right].repeat(many, *[1] * (part.ndim - 1))[: int(batch)].to(DEVICE) for part in (images, labels))
     if asked.quality:
         return {"model": model_name, "batch": len(x), **quality(model, x, y)}
-    contenders = wanted(bare(model, x, min(40, asked.passes)) | peers(model, x, y, asked.passes), asked.only)
+    contenders = wanted(bare(model, x, min(40, asked.passes)) | peers(model, x, y, asked.peers_passes), asked.only)
     held = {name_of: timed(run)[1] for name_of, run in contenders.items()}  # MiB at first: what was captured stays
     left_out = "plain" if len(x) >= LARGE else "compiled"
-    modes = {mode: flags for mode, flags in MODES[DEVICE].items() if left_out not in mode}
+    modes = {
+        mode: flags for mode, flags in MODES[DEVICE].items() if left_out not in mode and mode.strip() in asked.modes
+    }
     classifiers = {mode: Classifier(model, chunk=len(x), **flags) for mode, flags in modes.items()}
     rounds: list[dict[str, tuple[float, float]]] = [{} for _ in range(asked.rounds)]
     with ExitStack() as stack:
@@ -219,14 +222,17 @@ def case(name: str, data: dict[str, str], asked: argparse.Namespace) -> dict[str
             classifier.meet(x.cpu(), classifier.answers(x.cpu()))
             for name_of, run in wanted(ours(classifier, x, y, asked.passes, mode), asked.only).items():
                 contenders[name_of] = run
-                held[name_of] = max(timed(run)[1] for _ in range(WARM[DEVICE]))
+                held[name_of] = max(timed(run)[1] for _ in range(WARM))
         for found in rounds:
             found |= {name_of: timed(run) for name_of, run in contenders.items()}
     rows = [summary(n, rounds, held[n]) for n in rounds[0]]
     for row in rows:
         print(name, row, flush=True)
     why = {mode: [c.graphs.why, c.compiler.why] for mode, c in classifiers.items()}
-    return {"model": model_name, "batch": len(x), "passes": asked.passes, "rows": rows, "no graphs, not compiled": why}
+    return {
+        "model": model_name, "batch": len(x), "passes": asked.passes, "peers' passes": asked.peers_passes, "rows": rows,
+        "no graphs, not compiled": why,
+    }  # fmt: skip
 
 
 def wanted(contenders: dict[str, Timed], words: list[str]) -> dict[str, Timed]:
@@ -287,14 +293,20 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FILE")
     parser.add_argument("--cases", nargs="+", default=CASES[DEVICE], metavar="MODEL:BATCH")
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD")
+    parser.add_argument("--modes", nargs="+", default=[mode.strip() for mode in MODES[DEVICE]], metavar="MODE")
     parser.add_argument("--passes", type=int, default=200)
+    parser.add_argument("--peers-passes", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quality", action="store_true")
     asked = parser.parse_args()
     if not CUDA:
         torch.set_num_threads(1)
     data = dict(entry.split("=", 1) for entry in asked.data)
-    write(f"{'quality' if asked.quality else 'speed'}-{DEVICE}", [case(name, data, asked) for name in asked.cases])
+    graphs.OFTEN = 0
+    done: list[dict[str, Any]] = []
+    for name in asked.cases:
+        done.append(case(name, data, asked))
+        write(f"{'quality' if asked.quality else 'speed'}-{DEVICE}", done)
 
 
 if __name__ == "__main__":
