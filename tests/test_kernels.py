@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from models import inputs, smooth
 
 from marginattack import norms
 from marginattack.attacks.legs import Descent
@@ -33,7 +34,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("d", [7, 784, 5000])
 def test_on_a_gpu_the_restoration_is_the_plain_one(norm: Norm, dtype: torch.dtype, d: int) -> None:
-    assert norms.fused() is not None
+    assert norms.fused(torch.ones(1, device="cuda")) is not None
     torch.manual_seed(0)
     x, g, r = torch.rand(6, d, dtype=dtype), torch.randn(6, d, dtype=dtype), torch.randn(6, 1, dtype=dtype)
     g[1], g[2, ::2], r[3], r[4], r[5] = 0, 0, 0, 1e6, 0.4 * g[5].abs().sum()  # flat, sparse, there, too far, far
@@ -68,26 +69,24 @@ def test_on_a_gpu_a_descent_is_the_plain_one(norm: Norm, d: int) -> None:
         close(a, b)
 
 
-INTERPRETED = """
-import torch
-from contextlib import nullcontext
-torch.cuda.device_of = lambda tensor: nullcontext()
-from marginattack import kernels
-from marginattack.norms import L2, LINF
-torch.manual_seed(0)
-x, g, r = torch.rand(5, 300), torch.randn(5, 300), torch.randn(5, 1)
-g[1], g[2, ::2], r[3], r[4] = 0, 0, 0, 1e6
-lo, hi = torch.zeros(1, 1), torch.ones(1, 1)
-for norm in (L2, LINF):
-    found = kernels.Kernels(level=norm is LINF).onto_plane(x, g, r, lo, hi)
-    torch.testing.assert_close(found, norm.onto_plane(x, g, r, lo, hi), rtol=1e-4, atol=1e-5)
-print("as the plain one")
-"""
+@on_a_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_on_a_gpu_a_look_is_that_of_a_cpu(dtype: torch.dtype) -> None:
+    images, labels = inputs(smooth(dtype=dtype), n=9)
+    found = []
+    for device in ("cpu", "cuda"):
+        classifier = Classifier(smooth(dtype=dtype).to(device))
+        with classifier.held():
+            x, y, _ = classifier.accept(images, labels)
+            problem = Problem(classifier, x, y, L2)
+            found.append(problem.c(problem.x0))
+    for a, b in zip(*found, strict=True):
+        close(b, a)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which torch has on a GPU alone")
-def test_interpreted_the_restoration_is_the_plain_one() -> None:
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    run = subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, cwd=Path(__file__).parent, text=True,
-                         capture_output=True, check=False)  # fmt: skip
-    assert "as the plain one" in run.stdout, run.stderr
+def test_interpreted_they_answer_as_the_plain_formulas_do() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    script = Path(__file__).parent / "interpreted.py"
+    run = subprocess.run([sys.executable, script], env=environment, text=True, capture_output=True, check=False)
+    assert "as the plain ones" in run.stdout, run.stderr

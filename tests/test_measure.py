@@ -1,5 +1,6 @@
 """measure(): the same whatever the batch, honest about what holds on the bare model, and right in any unit."""
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -248,13 +249,13 @@ def test_without_settings_the_best_attack_there_is_is_used() -> None:
 class Jittery(nn.Module):
     """Large batches change its logits a little, as other algorithms for large batches do on a GPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, by: float = 1e-3) -> None:
         super().__init__()
-        self.model = smooth()
+        self.model, self.by = smooth(), by
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.model(x)
-        jitter = 1e-3 * (len(x) % 7) if len(x) > 16 else 0.0
+        jitter = self.by * (len(x) % 7) if len(x) > 16 else 0.0
         return logits + jitter * torch.arange(logits.shape[1])
 
 
@@ -263,3 +264,16 @@ def test_what_large_batches_change_of_the_logits_loses_no_sample(monkeypatch: py
     assert not ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).refuted.any()
     monkeypatch.setattr(ma.Classifier, "meet", lambda *_: None)
     assert ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).refuted.any()
+
+
+def test_a_point_that_rounding_refuses_is_taken_a_little_further_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = inputs(smooth(), n=60)
+    monkeypatch.setattr(ma.Classifier, "meet", lambda *_: None)
+    found = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200)
+    assert found.success.all()
+    assert not found.refuted.any()
+    monkeypatch.setattr(sys.modules["marginattack.measure"], "FURTHER", ())  # the function hides the module
+    strict = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200)
+    assert strict.refuted.any()
+    held = ~strict.refuted
+    assert found.distance[held].equal(strict.distance[held])

@@ -24,7 +24,7 @@ class Anytime:
         self.passes = torch.zeros(n, dtype=torch.int64, device=like.device)
         self.best = torch.full((n,), torch.inf, dtype=like.dtype, device=like.device)
         self.seen = torch.full((n, POINTS), torch.nan, dtype=like.dtype, device=like.device)
-        self._grid = (GRID.double() * (1 + 1e-9)).to(like.device)
+        self.grid = (GRID.double() * (1 + 1e-9)).to(like.device)
 
     def see(self, rows: Tensor | None, passes: Tensor, size: Scalars) -> None:
         """These samples (else all) spent so many passes more; what was looked at is this far away, or not adversarial.
@@ -41,7 +41,7 @@ class Anytime:
         self.seen[rows, self._slot(self.passes[rows])] = self.best[rows]
 
     def _slot(self, passes: Tensor) -> Tensor:
-        return torch.searchsorted(self._grid, passes.double()).clamp(max=POINTS - 1)
+        return torch.searchsorted(self.grid, passes.double()).clamp(max=POINTS - 1)
 
     def of(self, rows: Tensor | None) -> "Anytime":
         """The record of these samples (else of all)."""

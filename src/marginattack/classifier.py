@@ -165,7 +165,12 @@ class Classifier:
 
     def lead(self, points: Tensor, size: Tensor) -> Tensor:
         """By how much a label must lead to be believed, for logits of these sizes."""
-        return (ROUNDING * self.epsilon(points) * size).clamp(min=COMPANY * self.company)
+        share, least = self.leads(points)
+        return (share * size).clamp(min=least)
+
+    def leads(self, points: Tensor) -> tuple[float, float]:
+        """By which share of the logits' size a label must lead to be believed, and by how much at least."""
+        return ROUNDING * self.epsilon(points), COMPANY * self.company
 
     def epsilon(self, points: Tensor) -> float:
         """The rounding unit of the logits: that of the model's precision, or of the points' where it has none."""

@@ -101,7 +101,7 @@ class CapturedStep:
             self.row.add_(1)
 
         self.table[:1].copy_(table[:1])
-        plain = once()
+        plain = tuple(tensor.clone() for tensor in once())
         inner.load(problem)  # what the plain step wrote in place is as before
         self.graph, _ = _captured(onward, problem.x0.device, pool)
         self.graph.replay()

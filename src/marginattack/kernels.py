@@ -4,13 +4,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from marginattack.shapes import Box, Points, Scalars
+from marginattack.shapes import Box, Logits, Mask, Points, Scalars
+
+if TYPE_CHECKING:
+    from marginattack.anytime import Anytime
 
 BLOCK = 4096  # coordinates at a time
 MOST = 100  # steps of Newton's method at most
@@ -51,6 +55,48 @@ class Kernels:
                 min(BLOCK, triton.next_power_of_2(d)), num_warps=8,
             )  # fmt: skip
         return *after, widest
+
+    def judged(
+        self, x: Points, x0: Points, lo: Box, hi: Box, crossed: Mask, best: Points, distance: Scalars,
+        record: "Anytime", aim: Tensor, passes: int,
+    ) -> None:  # fmt: skip
+        """``Problem._judge`` and ``Anytime.see`` of all samples after a look of so many passes, in place."""
+        n, d = x.shape
+        points = record.seen.shape[1]
+        with torch.cuda.device_of(x):
+            _judged[(n,)](
+                x.contiguous(), x0.contiguous(), *_whole(lo, hi, x), crossed, best, distance, record.passes,
+                record.best, record.seen, record.grid, aim, passes, d, points, lo.numel() > 1, hi.numel() > 1,
+                self.level, min(BLOCK, triton.next_power_of_2(d)), triton.next_power_of_2(points), num_warps=8,
+            )  # fmt: skip
+
+
+def tried() -> None:
+    """Run every kernel once; whatever is wrong with them here is raised."""
+    from marginattack.anytime import Anytime
+
+    x = torch.ones(1, 2, device="cuda")
+    one, aim = x[:, :1].clone(), torch.ones(1, 2, dtype=torch.int64, device="cuda")
+    _, crossed, _ = margin(x, aim, 0.0, 0.0)
+    for level in (False, True):
+        kernels = Kernels(level)
+        kernels.onto_plane(x, x, one, 0 * one, one)
+        kernels.descended((x, x, one, one, one), (one, one, one), one, x, x, 0 * one, one, memory=0.0, growth=0.0)
+        kernels.judged(x, x, 0 * one, one, crossed, x.clone(), one.clone(), Anytime(1, x), aim, 2)
+    torch.cuda.synchronize()
+
+
+def margin(logits: Logits, aim: Tensor, rounding: float, least: float) -> tuple[Tensor, Mask, Logits]:
+    """``losses.MARGIN`` as ``looks.look`` has it: raised by what rounding can hide; who has crossed; its slopes."""
+    logits, aim = logits.detach().contiguous(), aim.contiguous()
+    n, classes = logits.shape
+    value, crossed, slopes = logits.new_empty(n), aim.new_empty(n, dtype=torch.bool), torch.empty_like(logits)
+    with torch.cuda.device_of(logits):
+        _margin[(n,)](
+            logits, aim, value, crossed, slopes, classes, rounding, least, torch.finfo(torch.float32).max,
+            min(BLOCK, triton.next_power_of_2(classes)), num_warps=4,
+        )  # fmt: skip
+    return value, crossed, slopes
 
 
 @triton.jit
@@ -198,3 +244,79 @@ def _way(mean, peak, a):
 def _whole(lo: Box, hi: Box, x: Points) -> list[Tensor]:
     """Walls as the kernels read them: a number, or one a coordinate."""
     return [wall.expand(1, x.shape[1]).contiguous() if wall.numel() > 1 else wall for wall in (lo, hi)]
+
+
+@triton.jit
+def _margin(logits, aim, value, crossed, slopes, classes, rounding, least, largest, block: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    logits, slopes = logits + row * classes, slopes + row * classes
+    label, sign = tl.load(aim + 2 * row), tl.load(aim + 2 * row + 1)
+    own = tl.load(logits + label)
+    columns = tl.arange(0, block)
+    highest, peaks = tl.full([block], float("-inf"), own.dtype), tl.zeros([block], own.dtype)
+    strange = tl.zeros([block], own.dtype)
+    for first in range(0, classes, block):
+        at = first + columns
+        here = tl.load(logits + at, at < classes, float("-inf"))
+        strange += tl.where(here != here, 1.0, 0.0)
+        highest = tl.maximum(highest, tl.where(at == label, float("-inf"), here))
+        peaks = tl.maximum(peaks, tl.where(at < classes, tl.abs(here), 0.0))
+    other = tl.max(highest)
+    sure = tl.sum(strange) == 0
+    size = tl.minimum(tl.max(peaks), 100 * (tl.abs(own) + tl.abs(other)))
+    lead = tl.maximum(rounding * size, least)
+    c = sign * (own - other) + lead
+    number = c == c
+    tl.store(value + row, tl.where(sure, tl.where(number, tl.minimum(tl.maximum(c, -largest), largest), 0.0), 0.0))
+    tl.store(crossed + row, tl.where(sure, c < 0, False))
+    equal = tl.zeros([block], own.dtype)  # equal ones share the slope, as they do in amax
+    for first in range(0, classes, block):
+        at = first + columns
+        here = tl.load(logits + at, at < classes, float("-inf"))
+        equal += tl.where(at == label, 0.0, tl.where(at < classes, tl.where(here == other, 1.0, 0.0), 0.0))
+    share = 1 / tl.maximum(tl.sum(equal), 1.0)
+    for first in range(0, classes, block):
+        at = first + columns
+        here = tl.load(logits + at, at < classes, float("-inf"))
+        slope = tl.where(at == label, 1.0, tl.where(here == other, -share, 0.0))
+        tl.store(slopes + at, tl.where(sure, sign * slope, 0.0), at < classes)
+
+
+@triton.jit
+def _judged(
+    x, x0, lo, hi, crossed, best, distance, spent, nearest, seen, grid, aim, passes, d, points,
+    many_lo: tl.constexpr, many_hi: tl.constexpr, level: tl.constexpr, block: tl.constexpr, slots: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    x, x0, best = x + row * d, x0 + row * d, best + row * d
+    before = tl.load(distance + row)
+    columns = tl.arange(0, block)
+    far, outside = tl.zeros([block], tl.float64), tl.zeros([block], tl.int32)
+    for first in range(0, d, block):
+        at = first + columns
+        here = tl.load(x + at, at < d, 0.0)
+        low, high = _walls(lo, hi, at, d, many_lo, many_hi)
+        inside = tl.where(here >= low, tl.where(here <= high, 0, 1), 1)
+        outside += tl.where(at < d, inside, 0)
+        move = (here - tl.load(x0 + at, at < d, 0.0)).to(tl.float64)
+        if level:
+            far = tl.maximum(far, tl.abs(move))
+        else:
+            far += move * move
+    size = tl.max(far) if level else tl.sqrt(tl.sum(far))
+    size = size.to(before.dtype)
+    found = tl.where(tl.sum(outside) == 0, tl.load(crossed + row).to(tl.int32), 0)
+    size = tl.where(found > 0, size, float("inf"))
+    if size < before:
+        tl.store(distance + row, size)
+        for first in range(0, d, block):
+            at = first + columns
+            tl.store(best + at, tl.load(x + at, at < d, 0.0), at < d)
+    total = tl.load(spent + row) + passes * tl.abs(tl.load(aim + 2 * row + 1))
+    ever = tl.minimum(tl.load(nearest + row), size)
+    tl.store(spent + row, total)
+    tl.store(nearest + row, ever)
+    numbers = tl.arange(0, slots)
+    marks = tl.load(grid + numbers, numbers < points, float("inf"))
+    slot = tl.sum(tl.where(marks < total.to(tl.float64), 1, 0))
+    tl.store(seen + row * points + tl.minimum(slot, points - 1), ever)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Size, Tensor
 
-from marginattack import losses
+from marginattack import losses, norms
 from marginattack.classifier import Classifier
 from marginattack.graphs import Look
 from marginattack.losses import Belief
@@ -20,6 +20,10 @@ def look(
     leaf = points.detach().unflatten(1, shape).requires_grad_(gradients)
     with torch.set_grad_enabled(gradients):
         logits = classifier.logits(leaf, often=gradients and len(of) == 1)
+        if gradients and list(of) == [losses.MARGIN] and (kernels := norms.fused(points)) is not None:
+            value, crossed, slopes_of_logits = kernels.margin(logits, aim, *classifier.leads(points))
+            slope = gradient(logits, leaf, keep=False, along=slopes_of_logits)
+            return Look(value[None], slope.flatten(1)[None], crossed, logits.detach())
         beliefs = [sign * belief(logits, label) for belief in of]
     slopes = [gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
     logits = logits.detach()
@@ -33,11 +37,12 @@ def look(
     )
 
 
-def gradient(value: Tensor, leaf: Tensor, *, keep: bool) -> Tensor:
-    """∂ Σ value / ∂ leaf; zero where the model does not depend on its input or has no finite slope."""
+def gradient(value: Tensor, leaf: Tensor, *, keep: bool, along: Tensor | None = None) -> Tensor:
+    """∂ Σ value / ∂ leaf, weighed; zero where the model does not depend on its input or has no finite slope."""
     if not value.requires_grad:
         return torch.zeros_like(leaf)
-    (slope,) = torch.autograd.grad(value.sum(), leaf, retain_graph=keep, allow_unused=True)
+    along = torch.ones_like(value) if along is None else along
+    (slope,) = torch.autograd.grad(value, leaf, along, retain_graph=keep, allow_unused=True)
     return torch.zeros_like(leaf) if slope is None else torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0)
 
 

@@ -87,7 +87,7 @@ class Norm(ABC):
 
     def kernels(self, x: Points) -> Any:
         """Kernels of our own for these points, if there are any: for ℓ2 and ℓ∞, on a GPU where Triton works."""
-        if not x.is_cuda or self.name not in ("l2", "linf") or (module := fused()) is None:
+        if self.name not in ("l2", "linf") or (module := fused(x)) is None:
             return None
         return module.Kernels(level=self.name == "linf")
 
@@ -213,14 +213,18 @@ L0, L1, L2, LINF = _L0(), _L1(), _L2(), _Linf()
 NORMS: dict[str, Norm] = {norm.name: norm for norm in (L0, L1, L2, LINF)}
 
 
+def fused(x: Tensor) -> Any:
+    """The module of our kernels, for a tensor on a GPU where they work; else None."""
+    return _fused() if x.is_cuda else None
+
+
 @cache
-def fused() -> Any:
+def _fused() -> Any:
     """The module of our kernels; None where Triton is missing or cannot compile them, for want of a compiler say."""
     try:
         from marginattack import kernels
 
-        x = torch.ones(1, 2, device="cuda")
-        kernels.Kernels(level=True).onto_plane(x, x, x[:, :1], 0 * x[:, :1], x[:, :1])
+        kernels.tried()
     except Exception:
         return None
     return kernels

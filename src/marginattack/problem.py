@@ -90,6 +90,7 @@ class Problem:
         self.anytime = Anytime(n, self.x0)
         self._single = True  # no row of the whole problem is more than one here
         self._paid = False  # the looks to come are paid for
+        self._stands_in = False  # what is found is kept in place
         self.watch: Watch | None = None
         self.moved = ""  # by which move the next point to be looked at came about, for those who watch
         self.best: Points = self.x0.clone()
@@ -316,7 +317,7 @@ class Problem:
         inner.anytime = self.anytime.of(self._origin).padded(rows)
         inner._origin = None
         inner.lo, inner.hi = self.lo.clone(), self.hi.clone()
-        inner._paid = True
+        inner._paid = inner._stands_in = True
         return inner
 
     def load(self, problem: "Problem") -> None:
@@ -361,12 +362,18 @@ class Problem:
         chunk = len(x) if self._paid else self.classifier.chunk  # what is paid for fits; a graph has some rows more
         chunks = zip(*(part[rows].split(chunk) for part in (x.detach(), self.aim)), strict=True)
         seen = joined([looking(points, aim) for points, aim in chunks])
-        size = self._judge(x, self._full(seen.crossed, rows))
-        self.anytime.see(self._of_whole(rows), passes * self.aim[rows, 1].abs(), size[rows])
+        if self._stands_in and (kernels := self.norm.kernels(x)) is not None:
+            kernels.judged(
+                x, self.x0, self.lo, self.hi, seen.crossed, self.best, self.distance, self.anytime, self.aim, passes
+            )
+        else:
+            size = self._judge(x, self._full(seen.crossed, rows))
+            self.anytime.see(self._of_whole(rows), passes * self.aim[rows, 1].abs(), size[rows])
         if self.watch is not None:
             whole = torch.arange(len(x), device=x.device) if self._origin is None else self._origin
             self.watch(whole[rows], x[rows].detach(), seen.values[0][:, None], self.moved)
-        pairs = zip(seen.values - offset, seen.slopes, strict=True)
+        values = seen.values if isinstance(offset, float) and offset == 0 else seen.values - offset
+        pairs = zip(values, seen.slopes, strict=True)
         found = [(self._full(value[:, None], rows), self._full(slope, rows)) for value, slope in pairs]
         return found, self._full(seen.logits, rows)
 
