@@ -171,20 +171,8 @@ def _descended(
     here, rho, seen = tl.load(c + row), tl.load(radius + row), tl.load(found + row)
     eta, gamma, a = tl.load(eta + row * s_eta), tl.load(gamma + row * s_gamma), tl.load(a + row * s_a)
     columns = tl.arange(0, block)
-    apart, steep = tl.zeros([block], tl.float64), tl.zeros([block], tl.float64)
-    for first in range(0, d, block):
-        at = first + columns
-        move = tl.load(x + at, at < d, 0.0) - tl.load(x0 + at, at < d, 0.0)
-        slope = tl.load(g + at, at < d, 0.0)
-        if level:
-            apart, steep = tl.maximum(apart, tl.abs(move)), steep + tl.abs(slope)
-        else:
-            move, slope = move.to(tl.float64), slope.to(tl.float64)
-            apart, steep = apart + move * move, steep + slope * slope
-    if level:
-        size, dual = tl.max(apart).to(rho.dtype), tl.sum(steep).to(rho.dtype)
-    else:
-        size, dual = tl.sqrt(tl.sum(apart)).to(rho.dtype), tl.sqrt(tl.sum(steep)).to(rho.dtype)
+    size, dual = _sizes(x, x0, g, d, level, block)
+    size, dual = size.to(rho.dtype), dual.to(rho.dtype)
     dual = tl.maximum(dual, TINY)
     rho = tl.where(rho > 0, rho, tl.maximum(here / dual, TINY))
     seen = tl.where(here < 0, 1.0, seen).to(rho.dtype)
@@ -231,6 +219,25 @@ def _descended(
             goal = tl.where(reach > rho, centre + (goal - centre) * (rho / reach), goal)
         low, high = _walls(lo, hi, at, d, many_lo, many_hi)
         tl.store(x_ + at, tl.minimum(tl.maximum(goal, low), high), at < d)
+
+
+@triton.jit
+def _sizes(x, x0, g, d, level: tl.constexpr, block: tl.constexpr):
+    """The norm of x − x₀, and the dual norm of g."""
+    columns = tl.arange(0, block)
+    apart, steep = tl.zeros([block], tl.float64), tl.zeros([block], tl.float64)
+    for first in range(0, d, block):
+        at = first + columns
+        move = tl.load(x + at, at < d, 0.0) - tl.load(x0 + at, at < d, 0.0)
+        slope = tl.load(g + at, at < d, 0.0)
+        if level:
+            apart, steep = tl.maximum(apart, tl.abs(move)), steep + tl.abs(slope)
+        else:
+            move, slope = move.to(tl.float64), slope.to(tl.float64)
+            apart, steep = apart + move * move, steep + slope * slope
+    size = tl.max(apart) if level else tl.sqrt(tl.sum(apart))
+    dual = tl.sum(steep) if level else tl.sqrt(tl.sum(steep))
+    return size, dual
 
 
 @triton.jit

@@ -1,6 +1,7 @@
 """One look at the model: beliefs and their gradients at some points."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Size, Tensor
@@ -9,7 +10,15 @@ from marginattack import losses, norms
 from marginattack.classifier import Classifier
 from marginattack.graphs import Look
 from marginattack.losses import Belief
-from marginattack.shapes import Points
+from marginattack.shapes import Labels, Points, Scalars
+
+
+class Rival(NamedTuple):
+    """Another class, and how it is reached: c and ∇c towards it."""
+
+    label: Labels
+    c: Scalars
+    g: Points
 
 
 def look(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from marginattack.anytime import Anytime
 from marginattack.classifier import Classifier, Refused
 from marginattack.draws import uniform
 from marginattack.graphs import State, Step, onto, padded, plainly
-from marginattack.looks import joined, look
+from marginattack.looks import Rival, joined, look
 from marginattack.losses import Belief
 from marginattack.norms import Norm
 from marginattack.shapes import Labels, Mask, Points, Scalars
@@ -41,14 +41,6 @@ class Finished(Exception):
 
 # (rows of the whole problem, the points looked at, the constraint's value there, the move that led there)
 Watch: TypeAlias = Callable[[Tensor, Points, Scalars, str], None]
-
-
-class Rival(NamedTuple):
-    """Another class, and how it is reached: c and ∇c towards it."""
-
-    label: Labels
-    c: Scalars
-    g: Points
 
 
 class Problem:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from marginattack.attacks.attack import Attack
 from marginattack.graphs import Step
-from marginattack.problem import Problem, Rival
+from marginattack.looks import Rival
+from marginattack.problem import Problem
 from marginattack.schedules import Constant, Cosine, Fading, Schedule
 from marginattack.shapes import Labels, Points, Scalars
 
