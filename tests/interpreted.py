@@ -112,7 +112,7 @@ def main() -> None:
     torch.cuda.device_of = lambda tensor: nullcontext()  # type: ignore[assignment, misc, return-value]
     torch.manual_seed(0)
     for norm in (L2, LINF):
-        for d in (7, 5000):
+        for d in (7, 5000, 20_000):
             plane(norm, d)
             descent(norm, d)
             judged(norm, d)

@@ -32,7 +32,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 @on_a_gpu
 @pytest.mark.parametrize("norm", [L2, LINF])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("d", [7, 784, 5000])
+@pytest.mark.parametrize("d", [7, 784, 5000, 20_000])
 def test_on_a_gpu_the_restoration_is_the_plain_one(norm: Norm, dtype: torch.dtype, d: int) -> None:
     assert norms.fused(torch.ones(1, device="cuda")) is not None
     torch.manual_seed(0)
@@ -46,7 +46,7 @@ def test_on_a_gpu_the_restoration_is_the_plain_one(norm: Norm, dtype: torch.dtyp
 
 @on_a_gpu
 @pytest.mark.parametrize("norm", [L2, LINF])
-@pytest.mark.parametrize("d", [7, 784, 5000])
+@pytest.mark.parametrize("d", [7, 784, 5000, 20_000])
 def test_on_a_gpu_a_descent_is_the_plain_one(norm: Norm, d: int) -> None:
     torch.manual_seed(0)
     x0 = torch.rand(6, d)

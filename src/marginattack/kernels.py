@@ -16,7 +16,7 @@ from marginattack.shapes import Box, Logits, Mask, Points, Scalars
 if TYPE_CHECKING:
     from marginattack.anytime import Anytime
 
-BLOCK = 4096  # coordinates at a time
+BLOCK, WIDE = 4096, 8192  # coordinates at a time, of a short row and of a long one
 MOST = 100  # steps of Newton's method at most
 TINY = tl.constexpr(1e-30)
 
@@ -35,7 +35,7 @@ class Kernels:
         with torch.cuda.device_of(x):
             _onto_plane[(n,)](
                 x, g, r.contiguous(), *_whole(lo, hi, x), z, d, settled, MOST, lo.numel() > 1, hi.numel() > 1,
-                self.level, min(BLOCK, triton.next_power_of_2(d)), num_warps=8,
+                self.level, **_shape(d),
             )  # fmt: skip
         return z
 
@@ -51,8 +51,7 @@ class Kernels:
         with torch.cuda.device_of(x):
             _descended[(n,)](
                 x, v, radius, found, widest, *after, c.contiguous(), g.contiguous(), x0.contiguous(), *walls, *now,
-                *strides, d, memory, growth, lo.numel() > 1, hi.numel() > 1, self.level,
-                min(BLOCK, triton.next_power_of_2(d)), num_warps=8,
+                *strides, d, memory, growth, lo.numel() > 1, hi.numel() > 1, self.level, **_shape(d),
             )  # fmt: skip
         return *after, widest
 
@@ -67,7 +66,7 @@ class Kernels:
             _judged[(n,)](
                 x.contiguous(), x0.contiguous(), *_whole(lo, hi, x), crossed, best, distance, record.passes,
                 record.best, record.seen, record.grid, aim, passes, d, points, lo.numel() > 1, hi.numel() > 1,
-                self.level, min(BLOCK, triton.next_power_of_2(d)), triton.next_power_of_2(points), num_warps=8,
+                self.level, slots=triton.next_power_of_2(points), **_shape(d),
             )  # fmt: skip
 
 
@@ -94,7 +93,7 @@ def margin(logits: Logits, aim: Tensor, rounding: float, least: float) -> tuple[
     with torch.cuda.device_of(logits):
         _margin[(n,)](
             logits, aim, value, crossed, slopes, classes, rounding, least, torch.finfo(torch.float32).max,
-            min(BLOCK, triton.next_power_of_2(classes)), num_warps=4,
+            **_shape(classes),
         )  # fmt: skip
     return value, crossed, slopes
 
@@ -246,6 +245,13 @@ def _way(mean, peak, a):
     u = tl.abs(mean) / peak
     size = tl.where(u > 0, tl.exp(a * tl.log(tl.where(u > 0, u, 1.0))), 0.0)
     return tl.where(mean < 0, -size, size)
+
+
+def _shape(d: int) -> dict[str, int]:
+    """How a row is gone through: a long one by more threads, so that more of it is on its way at a time."""
+    if d > 4 * BLOCK:
+        return {"block": WIDE, "num_warps": 32}
+    return {"block": min(BLOCK, triton.next_power_of_2(d)), "num_warps": 8}
 
 
 def _whole(lo: Box, hi: Box, x: Points) -> list[Tensor]:
