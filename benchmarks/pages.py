@@ -111,9 +111,8 @@ def speed() -> str:
         for case in record["numbers"]:
             rows = case["rows"]
             peers = [row["ms"] for row in rows if row["name"].split()[0] in ("adv-lib", "foolbox")]
-            parts.append(
-                f"{case['model']}, batch {case['batch']}, {case['passes']} passes, {len(rows[0]['rounds'])} rounds:"
-            )
+            passes = f"{case['passes']} passes (peers {case['passes of peers']}, the bare model at most 40)"
+            parts.append(f"{case['model']}, batch {case['batch']}, {passes}, {len(rows[0]['rounds'])} rounds:")
             parts += [
                 "",
                 "| | ms | from, to | over the bare pass | of the fastest peer | MiB |",

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -44,7 +45,7 @@ def conditions() -> dict[str, Any]:
         ).stdout.strip()
     )
     return {
-        "command": " ".join(["python", *sys.argv]),
+        "command": shlex.join(["python", *sys.argv]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "hardware": f"{device}, {torch.get_num_threads()} CPU threads",
         "commit": commit,

@@ -1,13 +1,15 @@
 r"""What a pass costs: the bare model, our attacks and others', on the same batch in one run. Ratios are the result.
 
     PYTHONPATH=src:PEERS:benchmarks python benchmarks/speed.py --data cifar10=FILE.npz imagenet=FILE.npz \
-        [--cases cifar10-resnet32:128 …] [--only WORD …] [--passes 200] [--rounds 5]
+        [--cases cifar10-resnet32:128 …] [--only WORD …] [--modes MODE …] [--passes 200] [--peers-passes 200] \
+        [--rounds 5]
 
 In every round each contender runs once, in turn; a ratio is taken within a round, and the record holds the median of
 the rounds and their spread. Everything ran before, so that what is captured or compiled is there; its memory counts.
 The unit is a forward and a backward with respect to the input. "bare" is the model alone, plain or as a CUDA graph, in
 full float32, tf32 or bf16, its weights and input laid out as they come or channels last. Peers run as they come, with
-torch's own precision flags. On a CPU: one thread and process time.
+torch's own precision flags. ``--modes`` are ways in which our attacks look at the model; ``--peers-passes`` is how many
+passes a peer makes, 40 the bare model: what a pass costs hardly depends on it. On a CPU: one thread and process time.
 
 ``--quality`` measures another thing: how long CW with ten searches and DDN with 1,000 steps take, and how long Race
 takes to margins that are as small on average; its budgets grow until they are.
@@ -230,8 +232,8 @@ def case(name: str, data: dict[str, str], asked: argparse.Namespace) -> dict[str
         print(name, row, flush=True)
     why = {mode: [c.graphs.why, c.compiler.why] for mode, c in classifiers.items()}
     return {
-        "model": model_name, "batch": len(x), "passes": asked.passes, "peers' passes": asked.peers_passes, "rows": rows,
-        "no graphs, not compiled": why,
+        "model": model_name, "batch": len(x), "passes": asked.passes, "passes of peers": asked.peers_passes,
+        "rows": rows, "no graphs, not compiled": why,
     }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import marginattack as ma
 from marginattack.classifier import Classifier, Refused
 from marginattack.compiling import Compiler
-from marginattack.graphs import Graphs
+from marginattack.graphs import friendly
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: nothing is compiled elsewhere")
 
@@ -70,22 +70,66 @@ def test_memory_that_runs_out_is_no_reason(monkeypatch: pytest.MonkeyPatch) -> N
     assert not compiler.why
 
 
-def test_only_whole_batches_are_compiled_for(compiles: list[nn.Module]) -> None:
+def test_only_whole_batches_are_compiled_for(compiles: list[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     model = smooth()
     images, labels = inputs(model, n=20)
     classifier = Classifier(model, chunk=8)
     classifier.compiler = Compiler()
+    sizes: set[int] = set()
+    calls = classifier.compiler.__call__
+
+    def seen(model: nn.Module, images: Tensor, key: str) -> Tensor:
+        sizes.add(len(images))
+        return calls(model, images, key)
+
+    monkeypatch.setattr(Compiler, "__call__", lambda self, *arguments: seen(*arguments))
     found = ma.measure(classifier, images, labels, "l2", budget=60, batch=8)
     assert compiles
+    assert sizes == {8}
     expected = ma.measure(Classifier(model, chunk=8), images, labels, "l2", budget=60, batch=8)
     assert found.distance.equal(expected.distance)
-    assert (found.settings["compiled"], expected.settings["compiled"]) == (True, "only on a GPU")
+    assert (found.settings["compiled"], expected.settings["compiled"]) == ("compiled", "not asked for")
+
+
+def test_small_sets_are_not_compiled_for_and_that_is_said(compiles: list[nn.Module]) -> None:
+    model = smooth()
+    classifier = Classifier(model, chunk=64)
+    classifier.compiler = Compiler()
+    found = ma.measure(classifier, *inputs(model, n=20), "l2", budget=60, batch=64)
+    assert not compiles
+    assert found.settings["compiled"] == "no batch was full enough"
 
 
 def test_batches_are_filled_up_to_what_is_compiled_for() -> None:
-    graphs = Graphs(full=lambda: 100)
-    assert [graphs._rows(n) for n in (100, 51, 50, 101)] == [100, 100, 56, 104]
-    assert Graphs()._rows(100) == 104
+    assert [friendly(n, 100) for n in (100, 76, 75, 101)] == [100, 100, 80, 104]
+    assert friendly(100) == 104
+
+
+def test_a_model_that_answers_otherwise_when_compiled_is_run_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = smooth()
+    monkeypatch.setattr(torch, "compile", failing(lambda images: 1.1 * model(images)))
+    compiler, (images, _) = Compiler(), inputs(model, n=3)
+    assert compiler(model, images, "float32").equal(model(images))
+    assert compiler.why == "it answers otherwise when compiled"
+
+
+def test_memory_that_runs_out_in_low_precision_is_no_fault_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: Any) -> Tensor:
+        raise torch.OutOfMemoryError("out of memory")
+
+    model = smooth(dtype=torch.float32)
+    classifier = Classifier(model, chunk=4, search="bf16")
+    with classifier.held():
+        x, _, _ = classifier.accept(*inputs(model, n=4))
+        logits = classifier.answers(x)
+        monkeypatch.setattr(Classifier, "answers", breaks)
+        with pytest.raises(torch.OutOfMemoryError):  # the batch is halved
+            classifier.meet(x, logits)
+
+
+def test_on_a_cpu_it_is_refused() -> None:
+    with pytest.raises(Refused, match="compiled is for a GPU"):
+        ma.measure(smooth(), *inputs(smooth(), n=3), "l2", compiled=True)
 
 
 def test_compiled_is_not_stated_twice() -> None:
@@ -103,6 +147,6 @@ def test_on_a_gpu_a_compiled_model_has_the_same_margins(search: str) -> None:
     labels = model.eval()(images.cuda()).argmax(1).cpu()
     plain = ma.measure(model, images, labels, "l2", budget=200, batch=40)
     compiled = ma.measure(model, images, labels, "l2", budget=200, batch=40, compiled=True, search=search)
-    assert compiled.settings["compiled"] is True
+    assert compiled.settings["compiled"] == "compiled"
     assert bool(compiled.success.all())
     assert float((compiled.distance / plain.distance).mean()) == pytest.approx(1, abs=1e-3)

@@ -118,7 +118,7 @@ def test_batches_of_about_the_same_size_share_graphs(replayed: list[Replayed]) -
             classifier.meet(x, classifier.answers(x))
             Problem(classifier, x, y, as_norm("l2"), budget=60).solve(MarginAttack())
             made.append(len(replayed))
-    assert made[-1] <= 4 * made[0] < len(made) * made[0]  # of two companies, two steps and two kinds of looks
+    assert made[-1] <= 4 * made[0]  # of two companies, two steps and two kinds of looks; not 16 times as many
     assert made[-2] == made[-1]
     assert [graphs.friendly(n) for n in (1, 8, 9, 100, 500, 512, 513, 1000)] == [8, 8, 16, 104, 512, 512, 544, 1024]
     assert all(n <= graphs.friendly(n) <= max(8, 1.07 * n + 8) for n in range(1, 5000))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from marginattack.compiling import Compiler
 from marginattack.flags import full_float32, tf32
 from marginattack.folding import folded
-from marginattack.graphs import Graphs, padded
+from marginattack.graphs import Graphs, friendly, padded
 from marginattack.shapes import Labels, Logits
 from marginattack.words import one_line
 
@@ -64,8 +64,7 @@ class Classifier:
             raise Refused(f"model is a {type(model).__name__}, not a torch.nn.Module: wrap the function in a Module")
         if chunk < 1:
             raise Refused(f"chunk is {chunk}, but must be at least 1")
-        self.model = model
-        self.chunk = chunk
+        self.model, self.chunk = model, chunk
         self.bounds_stated = bounds is not None
         self.lo, self.hi = _checked_bounds((0.0, 1.0) if bounds is None else bounds)
         weight = next((p for p in model.parameters() if p.is_floating_point()), None)
@@ -82,9 +81,12 @@ class Classifier:
         self._folded: nn.Module | None = None  # what attacks look at, where it is not the model itself
         self._low: nn.Module | None = None
         self._holds = 0
-        on_gpu = self.device.type == "cuda"  # a CPU convolves faster than what is compiled for it
-        self.compiler = Compiler("" if compiled and on_gpu else "not asked for" if on_gpu else "only on a GPU")
-        self.graphs = Graphs("" if graphs else "graphs are switched off", full=lambda: self.full)
+        if compiled and self.device.type != "cuda":
+            raise Refused(
+                "compiled is for a GPU: on a CPU a compiled model is hardly faster or slower, so leave it out"
+            )
+        self.compiler = Compiler("" if compiled else "not asked for")
+        self.graphs = Graphs("" if graphs else "graphs are switched off")
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -109,9 +111,8 @@ class Classifier:
                 yield
         finally:
             self._holds -= 1
-            if not self._holds:  # whoever has the model now may change it
-                self.graphs.clear()
-                self.compiler.clear()
+            if not self._holds:
+                self.forget()
                 self._folded = self._low = None
             for module, training in modes:
                 module.training = training
@@ -150,6 +151,16 @@ class Classifier:
         """The size of batches that are compiled for; 0: nothing is."""
         return 0 if self.compiler.why else self.chunk
 
+    def modes(self) -> dict[str, Any]:
+        """How it was looked at: whether graphs were captured and the model was compiled, or why not."""
+        captured = self.device.type == "cuda" and (self.graphs.why or "captured")
+        return {"graphs": captured, "compiled": self.compiler.about()}
+
+    def forget(self) -> None:
+        """Let go of what was captured and compiled: the model or the size of batches may change."""
+        self.graphs.clear()
+        self.compiler.clear()
+
     @property
     def looked_at(self) -> nn.Module:
         """The model, or its folded copy."""
@@ -169,7 +180,7 @@ class Classifier:
         return (share * size).clamp(min=least)
 
     def leads(self, points: Tensor) -> tuple[float, float]:
-        """By which share of the logits' size a label must lead to be believed, and by how much at least."""
+        """By which share of the logits' size a label must lead, and by how much at least."""
         return ROUNDING * self.epsilon(points), COMPANY * self.company
 
     def epsilon(self, points: Tensor) -> float:
@@ -186,8 +197,7 @@ class Classifier:
         logits = torch.cat([self.logits(part.to(self.device)).cpu() for part in images.split(self.chunk)])
         strange = (~torch.isfinite(logits)).any(1)
         if bool(strange.any()):
-            row = int(strange.nonzero()[0])
-            number = row if ids is None else int(ids[row])
+            number = int((torch.arange(len(logits)) if ids is None else ids)[strange][0])
             raise Refused(f"model returns NaN or infinite logits for images[{number}]: check its input scale")
         return logits
 
@@ -205,9 +215,8 @@ class Classifier:
         half = max(1, self.chunk // 3)
         half += 2 * half == self.chunk
         found = []
-        beside = points[:0] if beside is None else beside
         for first in range(0, len(points), half):
-            part, other = points[first : first + half], beside[first : first + half]
+            part, other = (each[first : first + half] for each in (points, points[:0] if beside is None else beside))
             batch = torch.cat([part, other]).to(self.device)
             logits = self.model(batch if self.model_dtype is None else batch.to(self.model_dtype))
             found.append(logits[: len(part)].cpu())
@@ -224,12 +233,14 @@ class Classifier:
                 with self.quickly():
                     coarse = torch.cat([each - logits for each in (self.answers(images), *self._compiled(images))])
                 self._coarse = _rounded_up(float(coarse.abs().max()))
+            except (torch.OutOfMemoryError, MemoryError):
+                raise
             except Exception as error:  # whatever a model does in a precision that it was not made for
                 raise Refused(f"model fails in {self.search} ({one_line(error)}): search in float32 instead") from error
 
     def _compiled(self, images: Tensor) -> list[Logits]:
         """The logits as an attack on these images sees them, if that is other than as they come."""
-        if not self.full // 2 < len(images) <= self.full:
+        if not self.full or friendly(len(images), self.full) != self.full:
             return []
         batch = padded(images, self.full).to(self.device).requires_grad_()
         return [self.logits(batch, often=True).detach()[: len(images)].cpu()]

@@ -45,8 +45,9 @@ class Step(ABC):
     """One step of an attack: a value, so that equal steps share a graph.
 
     It maps what the plan says for now, one (1, 1) tensor a column, and the state, a row a sample in each tensor, to the
-    next state. It may look at the model through the problem, ``looks`` times with a gradient; nothing else that it
-    reads may change between steps, and no tensor of the new state may be one of the old in another place.
+    next state. It may look at the model through the problem, ``looks`` times with a gradient, which may change the best
+    points in place; nothing else that it reads may change between steps, and no tensor of the new state may be one of
+    the old in another place.
     """
 
     looks: ClassVar[int]
@@ -127,20 +128,19 @@ class Graphs:
     Steps are captured when they are first asked for, looks when there were some of their kind. Each is compared with
     plain execution on the same rows; a model that cannot be captured, or answers otherwise then, is looked at plainly
     from there on. Plain looks have as many rows as captured ones, so that what was captured before changes nothing.
-    ``full`` says how large batches are that the model is compiled for, if it is.
     """
 
-    def __init__(self, why: str = "", full: Callable[[], int] = lambda: 0) -> None:
-        self.why, self._full = why, full
+    def __init__(self, why: str = "") -> None:
+        self.why = why
         self._times: Counter[Hashable] = Counter()
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._pool: Any = None
 
-    def look(self, looking: Looking, kind: Hashable, points: Points, aim: Tensor) -> Look:
-        """A look: captured where this pays and is possible, else plain."""
+    def look(self, looking: Looking, kind: Hashable, full: int, points: Points, aim: Tensor) -> Look:
+        """A look: captured where this pays and is possible, else plain. ``full`` rows the model is compiled for."""
         if self.why or not possible(points):
             return looking(points, aim)
-        n, rows = len(points), self._rows(len(points))
+        n, rows = len(points), friendly(len(points), full)
         key = ("look", rows, points.dtype, kind)
         if rows != n:
             points, aim = padded(points, rows), padded(aim, rows)
@@ -155,7 +155,7 @@ class Graphs:
         """All rows of the plan, paid for already."""
         if self.why or not possible(problem.x0) or not len(table):
             return plainly(problem, step, table, state)
-        rows = self._rows(len(problem.x0))
+        rows = friendly(len(problem.x0), problem.classifier.full)
         key = ("step", rows, problem.kind, step, tuple((tensor.shape[1:], tensor.dtype) for tensor in state))
         if key not in self._kept:
             self._keep(key, partial(CapturedStep, problem, step, table, state, rows))
@@ -167,11 +167,6 @@ class Graphs:
         self._times.clear()
         self._kept.clear()
         self._pool = None
-
-    def _rows(self, n: int) -> int:
-        """As many rows as n are filled up to: all that the model was compiled for, or a few more."""
-        full = self._full()
-        return full if full // 2 < n <= full else friendly(n)
 
     def _known(self, key: Hashable) -> Any:
         if key not in self._kept:
@@ -209,8 +204,13 @@ def plainly(problem: "Problem", step: Step, table: Tensor, state: State) -> Stat
     return state
 
 
-def friendly(n: int) -> int:
-    """A number of rows not much above n, from few that there are: batches of about the same size share a graph."""
+def friendly(n: int, full: int = 0) -> int:
+    """A number of rows not much above n, from few that there are: batches of about the same size share a graph.
+
+    What fills most of the rows that a model is compiled for is filled up to them.
+    """
+    if 4 * n > 3 * full and n <= full:
+        return full
     step = max(8, 1 << max(0, n.bit_length() - 5))
     return -(-n // step) * step
 
@@ -245,7 +245,7 @@ def padded(tensor: Tensor, rows: int) -> Tensor:
 
 def onto(tensor: Tensor, like: Tensor) -> Tensor:
     """A copy on another's device, for which nobody waits."""
-    return tensor.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else tensor
+    return tensor.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else tensor.to(like.device)
 
 
 def _same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:

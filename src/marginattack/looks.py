@@ -24,7 +24,7 @@ class Rival(NamedTuple):
 def look(
     classifier: Classifier, shape: Size, of: Sequence[Belief], gradients: bool, points: Points, aim: Tensor
 ) -> Look:
-    """Look once. The aim of each point is a class, and 1 to leave it, -1 to reach it."""
+    """Look once. The aim of each point is a class, and 1 to leave it, -1 to reach it, 0 to wait."""
     label, sign = aim.unbind(1)
     leaf = points.detach().unflatten(1, shape).requires_grad_(gradients)
     with torch.set_grad_enabled(gradients):

@@ -88,8 +88,7 @@ def measure(
             parts.append(Margins(norm=norm.name, settings=settings, **columns))
             if progress is not None:
                 progress(rows)
-        settings["graphs"] = classifier.device.type == "cuda" and (classifier.graphs.why or "captured")
-        settings["compiled"] = classifier.compiler.why or True
+        settings |= classifier.modes()
     return Margins.join(parts)
 
 
@@ -127,7 +126,7 @@ def _batches(
             smaller = min(batch, len(x) - first) // 2
             if smaller < 1 or not out_of_memory(error):
                 raise
-            classifier.graphs.clear()  # those of the large batch take memory too
+            classifier.forget()  # what was made for the large batch takes memory too
             batch, classifier.chunk = smaller, max(1, min(classifier.chunk, smaller))
             continue
         yield len(columns["label"]), columns

@@ -24,7 +24,7 @@ is the corner nearest to it. The paper's active-set loop ends at the same point.
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ class Norm(ABC):
     """A norm: sizes, the dual norm and its direction, and nearest points."""
 
     name: str
+    level: ClassVar[bool | None] = None  # of those that have kernels: whether every coordinate advances alike
 
     @abstractmethod
     def size(self, v: Points) -> Scalars:
@@ -87,9 +88,9 @@ class Norm(ABC):
 
     def kernels(self, x: Points) -> Any:
         """Kernels of our own for these points, if there are any: for ℓ2 and ℓ∞, on a GPU where Triton works."""
-        if self.name not in ("l2", "linf") or (module := fused(x)) is None:
+        if self.level is None or (module := fused(x)) is None:
             return None
-        return module.Kernels(level=self.name == "linf")
+        return module.Kernels(self.level)
 
     def __str__(self) -> str:
         return self.name
@@ -99,6 +100,7 @@ class Norm(ABC):
 @dataclass(frozen=True)
 class _L2(Norm):
     name: str = "l2"
+    level: ClassVar = False
 
     def size(self, v: Points) -> Scalars:
         # In double precision sums of squares neither overflow nor vanish.
@@ -124,6 +126,7 @@ class _L2(Norm):
 @dataclass(frozen=True)
 class _Linf(Norm):
     name: str = "linf"
+    level: ClassVar = True
 
     @property
     def scout(self) -> None:

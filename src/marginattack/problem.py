@@ -74,7 +74,7 @@ class Problem:
         self.aim: Tensor = away(labels.to(device)) if targets is None else towards(targets.to(device))
         self._ids = torch.arange(n) if ids is None else torch.as_tensor(ids)
         self._copy = torch.zeros(n, dtype=torch.int64)  # which copy of its sample a row is
-        self._draws = 0
+        self.draws = 0
         self._live = torch.arange(n)
         self._left = torch.full((n,), UNBOUNDED if budget is None else budget)
         self._rows = (self._live, self._live.to(device))  # the live rows last looked at, here and on the device
@@ -151,8 +151,8 @@ class Problem:
 
     def uniform(self) -> Points:
         """Numbers in [0, 1): new ones at each call, each sample's own."""
-        self._draws += 1
-        draw = self._draws + (self._copy << 32)
+        self.draws += 1
+        draw = self.draws + (self._copy << 32)
         return uniform(self._ids, self.x0.shape[1], seed=self.seed, draw=draw, like=self.x0)
 
     def clamp(self, x: Points) -> Points:
@@ -236,7 +236,7 @@ class Problem:
         try:
             yield part
         finally:
-            self._draws = part._draws
+            self.draws = part.draws
             self.forwards.index_add_(0, rows, part.forwards)
             self.backwards.index_add_(0, rows, part.backwards)
             self._left.index_add_(0, rows, -(part.forwards + part.backwards))
@@ -248,12 +248,12 @@ class Problem:
 
     def each(self, attack: Callable[["Problem"], None]) -> None:
         """Run an attack that handles one sample at a time on every sample in turn."""
-        draws = self._draws
+        draws = self.draws
         for row in self._live.tolist():
-            self._draws = draws  # the draws of one sample do not depend on those of another
+            self.draws = draws  # the draws of one sample do not depend on those of another
             with self.take(torch.tensor([row])) as one:
                 one.solve(attack)
-        self._draws = draws + (1 << 20)
+        self.draws = draws + (1 << 20)
 
     @property
     def whole(self) -> bool:
@@ -261,13 +261,10 @@ class Problem:
         fits = 0 < len(self._live) == len(self.x0) <= self.classifier.chunk
         return fits and self._single and self.watch is None and graphs.possible(self.x0)
 
-    def left_of(self, rows: Mask) -> int:
-        """How many passes one of these samples may still spend, at most."""
-        return max(self._left[rows.cpu()].tolist(), default=0)
-
-    def affords(self, rows: Mask) -> int:
-        """How many passes each of these samples can pay for; 0 where there are none."""
-        return min(self._left[rows].tolist(), default=0)
+    def left_of(self, rows: Mask) -> list[int]:
+        """How many passes these samples may still spend, those that are live."""
+        left: list[int] = self._left[self._live[rows.cpu()[self._live]]].tolist()
+        return left
 
     def walk(self, step: Step, plan: Sequence[Sequence[float]], *state: Tensor, paying: Mask | None = None) -> State:
         """A step for each row of the plan, from this state to the last; on a GPU as a graph, where that is possible.
@@ -277,16 +274,17 @@ class Problem:
         """
         table = onto(torch.tensor(plan, dtype=self.x0.dtype), self.x0)
         rows = torch.ones(len(self.x0), dtype=torch.bool) if paying is None else paying
-        if not (self.whole and step.lasting):
+        if not self.whole:
             return plainly(self, step, table, state)
-        ahead = min(len(table), self.affords(rows) // (2 * step.looks))
+        ahead = min(len(table), min(self.left_of(rows), default=0) // (2 * step.looks))
         if ahead:
             self.forwards[rows] += step.looks * ahead
             self.backwards[rows] += step.looks * ahead
             self._left[rows] -= 2 * step.looks * ahead
             self._paid = True
             try:
-                state = self.classifier.graphs.walk(self, step, table[:ahead], state)
+                walk = self.classifier.graphs.walk if step.lasting else plainly
+                state = walk(self, step, table[:ahead], state)
             finally:
                 self._paid = False
         return plainly(self, step, table[ahead:], state)
@@ -350,7 +348,8 @@ class Problem:
         rows = self._pay(1, passes - 1)
         looking = partial(look, self.classifier, self.shape, of, gradients)
         if not self._paid:
-            looking = partial(self.classifier.graphs.look, looking, (*self.kind, gradients, *of))
+            kind = (*self.kind, gradients, *of)
+            looking = partial(self.classifier.graphs.look, looking, kind, self.classifier.full)
         chunk = len(x) if self._paid else self.classifier.chunk  # what is paid for fits; a graph has some rows more
         chunks = zip(*(part[rows].split(chunk) for part in (x.detach(), self.aim)), strict=True)
         seen = joined([looking(points, aim) for points, aim in chunks])

@@ -22,6 +22,7 @@ from marginattack.shapes import Labels, Mask, Points
 LANES = 4  # that walk abreast at most: two, and those of each that leave it
 WIDTH = 4  # of a lane's part of a plan: which kind of move, and three numbers for it
 TINY = 1e-30
+APART = 1 << 20  # draws, more than a lane makes
 
 Start: TypeAlias = Literal["input", "best", "around"]
 
@@ -150,8 +151,10 @@ def in_turn(problem: Problem, legs: Sequence[Leg], near: Sequence[Labels]) -> No
     for number, leg in enumerate(legs, start=1):
         missed = torch.isinf(problem.distance[:, 0])
         if leg.instead and bool(missed.any()):
+            draws = problem.draws
             with problem.only(missed):
                 in_turn(problem, leg.instead, near)
+            problem.draws = draws  # those of one sample do not depend on what another does
             with problem.only(~missed):
                 in_turn(problem, [replace(leg, instead=()), *legs[number:]], near)
             return
@@ -170,8 +173,8 @@ def _walk(problem: Problem, leg: Leg, near: Sequence[Labels]) -> None:
 class _Walkers:
     """The samples of a lane: their legs to go, and how many steps of the first they have made."""
 
-    def __init__(self, rows: Mask, legs: Sequence[Leg]) -> None:
-        self.rows, self.here, self.legs, self.done = rows, rows.cpu(), list(legs), 0
+    def __init__(self, rows: Mask, legs: Sequence[Leg], draws: int) -> None:
+        self.rows, self.legs, self.done, self.draws = rows, list(legs), 0, draws
 
     def parted(self, problem: Problem) -> "list[_Walkers]":
         """Those who take other legs instead, as a lane of their own; the rest stay."""
@@ -179,13 +182,12 @@ class _Walkers:
         missed = self.rows & torch.isinf(problem.distance[:, 0])
         if not instead or not bool(missed.any()):
             return []
-        others = _Walkers(missed, instead)
-        self.rows, self.here = self.rows & ~missed, self.here & ~others.here
-        return [others]
+        self.rows = self.rows & ~missed
+        return [_Walkers(missed, instead, self.draws)]
 
     def begun(self, problem: Problem, near: Sequence[Labels], aim: Tensor, state: State) -> State:
         """Everybody's state, these at the start of their first leg, as far as they can pay for it."""
-        afford = problem.affords(self.here) // 2
+        afford = min(problem.left_of(self.rows), default=0) // 2
         if not self.legs or not afford:
             self.legs = []
             problem.aim = torch.where(self.rows[:, None], 0, problem.aim)  # whoever waits has nothing to cross
@@ -194,7 +196,10 @@ class _Walkers:
         self.legs[0] = replace(leg, plan=leg.plan[:afford])
         goal = aim if leg.towards is None else towards(near[leg.towards])
         problem.aim = torch.where(self.rows[:, None], goal, problem.aim)
-        return _where(self.rows[:, None], leg.move.begun(problem, start(problem, leg)), state)
+        problem.draws = self.draws
+        x = start(problem, leg)
+        self.draws = problem.draws
+        return _where(self.rows[:, None], leg.move.begun(problem, x), state)
 
     def went(self, steps: int) -> None:
         """So many steps further."""
@@ -205,8 +210,8 @@ class _Walkers:
 
 def abreast(problem: Problem, lanes: Sequence[Lane], near: Sequence[Labels]) -> None:
     """All legs of all lanes, side by side. Who has none left waits, and is not charged."""
-    aim, state = problem.aim, Slide().begun(problem, problem.x0)
-    everybody = [_Walkers(rows, legs) for rows, legs in lanes]
+    aim, draws, state = problem.aim, problem.draws, Slide().begun(problem, problem.x0)
+    everybody = [_Walkers(rows, legs, draws) for rows, legs in lanes]
     try:
         while walking := [walkers for walkers in everybody if walkers.legs]:
             everybody += [others for walkers in walking if not walkers.done for others in walkers.parted(problem)]
@@ -217,7 +222,7 @@ def abreast(problem: Problem, lanes: Sequence[Lane], near: Sequence[Labels]) -> 
             if walking:
                 state = _together(problem, everybody, walking, state)
     finally:
-        problem.aim = aim
+        problem.aim, problem.draws = aim, draws + APART
 
 
 def _together(problem: Problem, everybody: list[_Walkers], walking: list[_Walkers], state: State) -> State:
@@ -232,7 +237,7 @@ def _together(problem: Problem, everybody: list[_Walkers], walking: list[_Walker
             leg = walkers.legs[0]
             for row, numbers in zip(plan, leg.plan[walkers.done :], strict=False):
                 row[number * WIDTH : (number + 1) * WIDTH] = (float(kinds.index(leg.move)), *numbers)
-    paying = torch.stack([walkers.here for walkers in walking]).any(0)
+    paying = torch.stack([walkers.rows for walkers in walking]).any(0).cpu()
     after = problem.walk(Abreast(tuple(kinds)), plan, *state, lane, paying=paying)
     for walkers in walking:
         walkers.went(steps)

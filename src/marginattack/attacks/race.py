@@ -22,7 +22,7 @@ from typing import ClassVar, final
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.attacks.legs import Descent, Lane, Leg, Slide, Start, abreast, best, in_turn
+from marginattack.attacks.legs import APART, Descent, Lane, Leg, Slide, Start, abreast, best, in_turn
 from marginattack.norms import L2, Norm
 from marginattack.problem import Problem
 from marginattack.schedules import Cosine, Fading, Schedule
@@ -30,6 +30,7 @@ from marginattack.shapes import Labels, Mask, Points
 
 SMALL = 200  # passes, below which there is no room for every kind of descent
 START = 600  # passes that each pay for one random start
+EVEN = 4  # passes by which samples that go side by side may differ in what they have left
 LAST = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the boundary the last points aim, as shares of the distance
 
 
@@ -96,23 +97,28 @@ class Race(Attack):
                 near = self.nearest(problem, max(racer.classes for _, racer in racers), passes)
             plan = Racer.search if coarsely else Racer.legs
             lanes = [
-                (rows, plan(racer, norm, problem.left_of(rows) - end, min(len(near), racer.classes)))
+                (rows, plan(racer, norm, max(problem.left_of(rows), default=end) - end, min(len(near), racer.classes)))
                 for rows, racer in racers
             ]
             self.run(problem, lanes, near)
         if coarsely:  # the polish is all in full precision
-            lanes = [(rows, racer.polish(norm, problem.left_of(rows) - end)) for rows, racer in racers]
+            left = [max(problem.left_of(rows), default=end) - end for rows, _ in racers]
+            lanes = [(rows, racer.polish(norm, most)) for (rows, racer), most in zip(racers, left, strict=True)]
             self.run(problem, lanes, near)
         self.close(problem, best(problem))
 
     def run(self, problem: Problem, lanes: Sequence[Lane], near: Sequence[Labels]) -> None:
-        """The legs of all samples, side by side where that is possible."""
-        if problem.whole:
+        """The legs of all samples, side by side where that is possible and all of a lane have as much left."""
+        left = [problem.left_of(rows) for rows, _ in lanes]
+        if problem.whole and all(max(each, default=0) - min(each, default=0) < EVEN for each in left):
             abreast(problem, lanes, near)
             return
+        draws = problem.draws
         for rows, legs in lanes:
+            problem.draws = draws  # those of one lane do not depend on another
             with problem.take(rows.nonzero()[:, 0], found=True) as part:
                 part.solve(partial(in_turn, legs=legs, near=[labels[rows] for labels in near]))
+        problem.draws = draws + APART
 
     def tight(self, passes: int) -> "Racer":
         """Where the model is nearly linear."""
@@ -123,7 +129,7 @@ class Race(Attack):
             racer = replace(
                 racer, scouting=0.0, descending=0.0, polishing=1.2 * self.polishing, warmup=2.5 * self.warmup
             )
-            sliding, classes = replace(sliding, past=Fading(0.1, 0.02)), classes + 1
+            sliding, classes = replace(sliding, past=Fading(0.1, 0.02)), min(self.candidates, classes + 1)
         return Racer(racer, sliding, True, classes, passes)
 
     def loose(self, passes: int) -> "Racer":
@@ -195,25 +201,16 @@ class Racer:
     passes: int
 
     def legs(self, norm: Norm, left: int, near: int) -> list[Leg]:
-        """Every descent in turn, sharing what is left with the polish by weight; then that, a slide and a descent.
-
-        Where there was no descent and no class was reached by slides, it is made before the polish.
-        """
+        """The search, and the polish with all that it leaves."""
         legs = self.search(norm, left, near)
-        left -= 2 * sum(len(leg.plan) for leg in legs)
-        polish = self.polish(norm, left)
-        if not self.race.descending:
-            descent = self.race.descent(norm, left / 2 / self.race.polishing)
-            due = (descent, *self.polish(norm, left - 2 * len(descent.plan)))
-            polish[0] = replace(polish[0], instead=due)
-        return legs + polish
+        return legs + self.polish(norm, left - 2 * sum(len(leg.plan) for leg in legs))
 
     def search(self, norm: Norm, left: int, near: int) -> list[Leg]:
-        """Descents from x₀, towards the nearest classes and from random starts."""
+        """Descents from x₀, towards the nearest classes and from random starts, sharing with the polish by weight."""
         race, starts = self.race, self.passes // START
         scouting = race.scouting if norm.scout else 0.0
         weights = scouting + race.descending + race.following * near + race.restarting * starts + race.polishing
-        unit = left / 2 / weights  # gradients for a weight of 1
+        unit = left / 2 / (weights or 1)  # gradients for a weight of 1
         legs = []
         if norm.scout and scouting:
             legs += [race.descent(norm.scout, 0.45 * scouting * unit), race.slide(0.55 * scouting * unit, "best")]
@@ -224,11 +221,17 @@ class Racer:
         return legs + [race.descent(norm, race.restarting * unit, "around") for _ in range(starts)]
 
     def polish(self, norm: Norm, left: int) -> list[Leg]:
-        """A slide from the best, and the last leg."""
-        slide = self.race.slide(left / 4, "best")
-        return [slide, self.last(norm, left - 2 * len(slide.plan))]
+        """A slide and a descent from the best, with all that is left but for the closing.
 
-    def last(self, norm: Norm, left: int) -> Leg:
-        """A descent from the best with all that is left but for the closing."""
+        Where there was no descent and no class was reached by slides, it is made before.
+        """
+        slide, last = self._polish(norm, left)
+        if not self.race.descending:
+            descent = self.race.descent(norm, left / 2 / max(1.0, self.race.polishing))
+            slide = replace(slide, instead=(descent, *self._polish(norm, left - 2 * len(descent.plan))))
+        return [slide, last]
+
+    def _polish(self, norm: Norm, left: int) -> list[Leg]:
+        slide = self.race.slide(left / 4, "best")
         last = replace(self.race, step=self.race.last_step, pulse=self.race.last_pulse, warmup=0.0)
-        return last.descent(norm, (left - 2 - len(LAST)) / 2, "best")
+        return [slide, last.descent(norm, (left - 2 * len(slide.plan) - 2 - len(LAST)) / 2, "best")]

@@ -50,4 +50,4 @@ class Serial(Pool):
         return {"rows": rows, "failed": failed}
 
     def about(self) -> dict[str, Any]:
-        return {}
+        return self.classifier.modes()

@@ -1,0 +1,121 @@
+"""Races: legs side by side are those in turn, nobody pays for another, and draws belong to the sample."""
+
+import pytest
+import torch
+from models import inputs, smooth
+from test_graphs import Replayed, replayed
+
+import marginattack as ma
+from marginattack import graphs
+from marginattack.attacks import Race
+from marginattack.classifier import Classifier
+from marginattack.graphs import Step
+from marginattack.norms import NORMS, as_norm
+from marginattack.problem import Problem
+from marginattack.sources.data import samples
+from marginattack.sources.networks import zoo
+
+__all__ = ["replayed"]  # a fixture
+
+SPLIT = Race(trust=0.3)  # about half of the digits count as nearly linear
+
+
+def digits(classifier: Classifier, norm: str, budget: int | None, n: int = 12) -> Problem:
+    x, y, _ = classifier.accept(*(part[:n] for part in samples("mnist")))
+    return Problem(classifier, x, y, as_norm(norm), budget=budget)
+
+
+@pytest.mark.parametrize("attack", [Race(candidates=0), Race(polishing=0.0), Race(descending=0.0), Race(following=0.0)])
+@pytest.mark.parametrize("budget", [5, 30, 100, 240])
+def test_any_part_may_be_left_out(attack: Race, budget: int) -> None:
+    model = smooth()
+    found = ma.measure(model, *inputs(model, n=5), "l2", attack=attack, budget=budget)
+    assert int((found.forwards + found.backwards).max()) <= budget
+    assert budget < 30 or bool(found.success.all())
+
+
+@pytest.mark.parametrize("abreast", [False, True])
+def test_a_race_does_not_depend_on_who_else_is_in_the_batch(
+    abreast: bool, replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also its random starts, of which there is one with 700 passes, and its lane."""
+    monkeypatch.setattr(graphs, "possible", lambda points: abreast)
+    model = zoo("mnist-cnn").double()
+    images, labels = (part[:4] for part in samples("mnist"))
+    together, apart = (
+        ma.measure(model, images.double(), labels, "linf", attack=SPLIT, budget=700, batch=batch) for batch in (4, 1)
+    )
+    assert bool(replayed) == abreast
+    torch.testing.assert_close(together.distance, apart.distance, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("budget", [60, 240])
+def test_a_targeted_race_abreast_is_that_in_turn(
+    budget: int, replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = smooth()
+    images, labels = inputs(model, n=9)
+    found = []
+    for possible in (False, True):
+        monkeypatch.setattr(graphs, "possible", lambda points, possible=possible: possible)
+        found.append(ma.measure(model, images, labels, "l2", targets=(labels + 1) % 4, budget=budget))
+    assert replayed
+    torch.testing.assert_close(found[1].distance, found[0].distance, rtol=1e-3, atol=0)
+    assert found[1].forwards.equal(found[0].forwards)
+
+
+def test_a_sample_with_little_left_holds_nobody_up(replayed: list[Replayed]) -> None:
+    classifier = Classifier(zoo("mnist-cnn"))
+    with classifier.held():
+        problem = digits(classifier, "l2", 200, n=6)
+        problem._left[0] = 7
+        problem.solve(SPLIT)
+    spent = problem.forwards + problem.backwards
+    assert int(spent[0]) <= 7
+    assert int(spent[1:].min()) >= 195
+
+
+def test_those_who_wait_are_neither_charged_nor_credited(
+    replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a step cannot be captured."""
+    classifier = Classifier(zoo("mnist-cnn"))
+    spent = []
+    with classifier.held():
+        for lasting in (True, False):
+            monkeypatch.setattr(Step, "lasting", lasting)
+            problem = digits(classifier, "linf", 60, n=8)
+            problem.solve(SPLIT)
+            assert problem.anytime.passes.equal(problem.forwards + problem.backwards)
+            spent.append(problem.forwards + problem.backwards)
+    assert replayed
+    assert spent[0].equal(spent[1])
+    assert int(spent[0].max()) <= 60
+
+
+def test_samples_that_are_left_out_change_nothing_for_the_others() -> None:
+    classifier = Classifier(zoo("mnist-cnn"))
+    spent = []
+    with classifier.held():
+        for dropped in (False, True):
+            problem = digits(classifier, "l2", None, n=3)
+            if dropped:
+                problem.drop(torch.tensor([False, False, True]))
+            problem.solve(Race(passes=220))
+            spent.append((problem.forwards + problem.backwards)[:2])
+    assert spent[0].equal(spent[1])
+    assert int(spent[0].max()) <= 220
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_random_starts_abreast_find_what_they_find_in_turn(
+    norm: str, replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = smooth()
+    images, labels = inputs(model, n=5)
+    found = []
+    for possible in (False, True):
+        monkeypatch.setattr(graphs, "possible", lambda points, possible=possible: possible)
+        found.append(ma.measure(model, images, labels, norm, budget=700))
+    assert replayed
+    torch.testing.assert_close(found[1].distance, found[0].distance, rtol=1e-3, atol=0)
