@@ -38,15 +38,14 @@ def test_any_part_may_be_left_out(attack: Race, budget: int) -> None:
 def test_a_race_does_not_depend_on_who_else_is_in_the_batch(
     abreast: bool, replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also its random starts, of which there is one with 700 passes, and its lane."""
+    """Nor do its random starts, of which there is one with 620 passes; digit 18 is in another lane than the two."""
     monkeypatch.setattr(graphs, "possible", lambda points: abreast)
-    model = zoo("mnist-cnn").double()
-    images, labels = (part[:4] for part in samples("mnist"))
+    images, labels = (part[17:20] for part in samples("mnist"))
     together, apart = (
-        ma.measure(model, images.double(), labels, "linf", attack=SPLIT, budget=700, batch=batch) for batch in (4, 1)
+        ma.measure(zoo("mnist-cnn-adv"), images, labels, "l2", budget=620, batch=batch) for batch in (3, 1)
     )
     assert bool(replayed) == abreast
-    torch.testing.assert_close(together.distance, apart.distance, rtol=1e-9, atol=0)
+    torch.testing.assert_close(together.distance, apart.distance, rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("budget", [60, 240])
