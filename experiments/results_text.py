@@ -122,13 +122,13 @@ by moves (a CPU, 50 starts) it finds one of the two digits that it missed, at le
 misses by 1.4 %, as PGD on the CW loss does too. Our defaults with ten starts anywhere in the ball find 90 of 1,000:
 fewer than DAA (94) and PGD on cross-entropy (93), as many as PGD on the CW loss, one more than logit difference, with
 less than half of their passes. They find no digit that the four miss; the five that they miss they reach at 0.3004 to
-0.3052. With the challenge's 50 starts of 500 moves they find at least 93, one fewer than DAA, as many as PGD on
-cross-entropy and more than the others (a CPU, on the digits that `Race` has within 0.3025, each until it fell), but with
-up to 50,700 passes; the row itself has not been run. `Race`, the default of measure(), is at or above each of the four
-with less than half of their passes: it finds 94, as many as DAA and one more than PGD on cross-entropy, with 3,976 passes
-against 9,162 to 9,916. One of them, number 550, falls to no other attack; the two that it misses, 760 and 956, it
-reaches at 0.3014 and 0.3010. (On a CPU, with 400 passes on all digits and 4,000 on those that it then had within 0.34,
-it found 95.) The network keeps 90.4 % of the first 1,000 digits under all six together.
+0.3052. With the challenge's 50 starts of 500 moves they find at least 93, one fewer than DAA, as many as PGD on cross-
+entropy and more than the others (a CPU, on the digits that `Race` has within 0.3025, each until it fell), but with up
+to 50,700 passes; the row itself has not been run. `Race`, the default of measure(), is at or above each of the four
+with less than half of their passes: it finds 94, as many as DAA and one more than PGD on cross-entropy, with 3,976
+passes against 9,162 to 9,916. One of them, number 550, falls to no other attack; the two that it misses, 760 and 956,
+it reaches at 0.3014 and 0.3010. (On a CPU, with 400 passes on all digits and 4,000 on those that it then had within
+0.34, it found 95.) The network keeps 90.4 % of the first 1,000 digits under all six together.
 """,
     "timing": """
 MarginAttack is faster than CW with 3 searches, as the paper says: 2.5 times on MNIST (paper 1.9) and 2.9 on CIFAR-10
