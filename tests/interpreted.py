@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from models import inputs, smooth
-from test_graphs import Replayed
+from standins import Replayed
 from torch import Tensor
 
 from marginattack import graphs, kernels, losses, norms

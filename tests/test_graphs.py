@@ -6,46 +6,17 @@ from typing import Any
 import pytest
 import torch
 from models import inputs, smooth
+from standins import Replayed
 from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack import graphs
 from marginattack.attacks import ATTACKS, Attack, MarginAttack, Race
 from marginattack.classifier import Classifier
-from marginattack.graphs import Graphs
 from marginattack.norms import as_norm
 from marginattack.problem import Problem
-from marginattack.sources.data import samples
-from marginattack.sources.networks import zoo
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs exist nowhere else")
-
-
-class Replayed:
-    """A graph as the CPU can have it: the function again, its answer put where the first one lies."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        # Capturing computes nothing: a step, which changes what it is about, must not be made then.
-        self.function, self.answer = function, None if function.__name__ == "onward" else function()
-
-    def replay(self) -> None:
-        for old, new in zip(self.answer or (), self.function() or (), strict=True):
-            old.copy_(new)
-
-
-@pytest.fixture
-def replayed(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
-    """Everything is captured, on the CPU; the graphs."""
-    made: list[Replayed] = []
-
-    def captured(function: Callable[[], Any], device: torch.device, pool: Any) -> tuple[Any, Any]:
-        made.append(Replayed(function))
-        return made[-1], made[-1].answer
-
-    monkeypatch.setattr(graphs, "_captured", captured)
-    monkeypatch.setattr(graphs, "possible", lambda points: True)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    return made
 
 
 def solved(attack: Attack, norm: str, *, captured: bool, budget: int = 90, n: int = 11) -> tuple[Problem, Classifier]:
@@ -72,30 +43,6 @@ def test_captured_steps_are_the_plain_ones(replayed: list[Replayed], attack: Att
         assert getattr(captured, name).equal(getattr(plain, name)), name
     assert captured.anytime.passes.equal(plain.anytime.passes)
     torch.testing.assert_close(captured.anytime.curve, plain.anytime.curve, rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("norm", ["l2", "linf"])
-@pytest.mark.parametrize("budget", [30, 60, 200])
-def test_samples_abreast_find_what_they_find_in_turn(replayed: list[Replayed], norm: str, budget: int) -> None:
-    classifier, attack = Classifier(zoo("mnist-cnn")), Race(trust=0.3)
-    found = []
-    with classifier.held():
-        x, y, _ = classifier.accept(*(part[:12] for part in samples("mnist")))
-        for graphs_of in (Graphs("switched off"), Graphs()):
-            classifier.graphs = graphs_of
-            problem = Problem(classifier, x, y, as_norm(norm), budget=budget)
-            linear = attack.foretold(problem)
-            assert 0 < int(linear.sum()) < len(x)  # two lanes
-            problem = Problem(classifier, x, y, as_norm(norm), budget=budget)
-            problem.watch = (lambda *_: None) if graphs_of.why else None  # who is watched walks in turn
-            problem.solve(attack)
-            found.append(problem)
-    assert replayed
-    in_turn, abreast = found
-    assert float((abreast.distance / in_turn.distance).log().abs().mean()) < 1e-3
-    assert abreast.forwards.equal(in_turn.forwards)
-    assert abreast.backwards.equal(in_turn.backwards)
-    assert abreast.anytime.passes.equal(abreast.forwards + abreast.backwards)
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("race", "marginattack")])

@@ -3,19 +3,17 @@
 import pytest
 import torch
 from models import inputs, smooth
-from test_graphs import Replayed, replayed
+from standins import Replayed
 
 import marginattack as ma
 from marginattack import graphs
 from marginattack.attacks import Race
 from marginattack.classifier import Classifier
-from marginattack.graphs import Step
+from marginattack.graphs import Graphs, Step
 from marginattack.norms import NORMS, as_norm
 from marginattack.problem import Problem
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
-
-__all__ = ["replayed"]  # a fixture
 
 SPLIT = Race(trust=0.3)  # about half of the digits count as nearly linear
 
@@ -48,16 +46,19 @@ def test_a_race_does_not_depend_on_who_else_is_in_the_batch(
     torch.testing.assert_close(together.distance, apart.distance, rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("budget", [60, 240])
-def test_a_targeted_race_abreast_is_that_in_turn(
-    budget: int, replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("norm", "budget", "targeted"), [("l2", 60, True), ("l2", 240, True), *((norm, 700, False) for norm in NORMS)]
+)
+def test_targets_and_random_starts_abreast_are_those_in_turn(
+    norm: str, budget: int, targeted: bool, replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = smooth()
-    images, labels = inputs(model, n=9)
+    images, labels = inputs(model, n=5)
+    targets = (labels + 1) % 4 if targeted else None
     found = []
     for possible in (False, True):
         monkeypatch.setattr(graphs, "possible", lambda points, possible=possible: possible)
-        found.append(ma.measure(model, images, labels, "l2", targets=(labels + 1) % 4, budget=budget))
+        found.append(ma.measure(model, images, labels, norm, targets=targets, budget=budget))
     assert replayed
     torch.testing.assert_close(found[1].distance, found[0].distance, rtol=1e-3, atol=0)
     assert found[1].forwards.equal(found[0].forwards)
@@ -106,15 +107,25 @@ def test_samples_that_are_left_out_change_nothing_for_the_others() -> None:
     assert int(spent[0].max()) <= 220
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_random_starts_abreast_find_what_they_find_in_turn(
-    norm: str, replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = smooth()
-    images, labels = inputs(model, n=5)
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.parametrize("budget", [30, 60, 200])
+def test_samples_abreast_find_what_they_find_in_turn(replayed: list[Replayed], norm: str, budget: int) -> None:
+    classifier, attack = Classifier(zoo("mnist-cnn")), SPLIT
     found = []
-    for possible in (False, True):
-        monkeypatch.setattr(graphs, "possible", lambda points, possible=possible: possible)
-        found.append(ma.measure(model, images, labels, norm, budget=700))
+    with classifier.held():
+        x, y, _ = classifier.accept(*(part[:12] for part in samples("mnist")))
+        for graphs_of in (Graphs("switched off"), Graphs()):
+            classifier.graphs = graphs_of
+            problem = Problem(classifier, x, y, as_norm(norm), budget=budget)
+            linear = attack.foretold(problem)
+            assert 0 < int(linear.sum()) < len(x)  # two lanes
+            problem = Problem(classifier, x, y, as_norm(norm), budget=budget)
+            problem.watch = (lambda *_: None) if graphs_of.why else None  # who is watched walks in turn
+            problem.solve(attack)
+            found.append(problem)
     assert replayed
-    torch.testing.assert_close(found[1].distance, found[0].distance, rtol=1e-3, atol=0)
+    in_turn, abreast = found
+    assert float((abreast.distance / in_turn.distance).log().abs().mean()) < 1e-3
+    assert abreast.forwards.equal(in_turn.forwards)
+    assert abreast.backwards.equal(in_turn.backwards)
+    assert abreast.anytime.passes.equal(abreast.forwards + abreast.backwards)

@@ -10,9 +10,7 @@ from marginattack.classifier import Classifier
 
 SHARE = 0.5  # of the memory at hand that a batch may fill; caches and the allocator's own needs take of the rest
 LARGEST = {"cpu": 256, "cuda": 1024}  # more side by side is no faster
-BLOCK = (
-    32 << 20
-)  # bytes of a batch of inputs on a CPU; of what is larger each piece of memory is asked of the system anew
+BLOCK = 32 << 20  # bytes of a batch of inputs on a CPU: memory for what is larger is asked of the system ever anew
 STATE = 24  # copies of an input that an attack holds: iterates, gradients, the best so far
 
 

@@ -47,8 +47,7 @@ def measure(
     batch: how many inputs are attacked side by side; halved, down to one, when memory runs out.
     search: "tf32" or "bf16": ``Race`` looks for points in that precision, with 200 passes or more; what it finds is
         looked at again and polished in full. "auto": the quickest that loses less than 0.1 % on a few inputs.
-    compiled: whether ``torch.compile`` may compile the model for whole batches on a GPU. That takes some 10 s a
-        precision, and pays for some ten thousand inputs.
+    compiled: whether ``torch.compile`` may compile the model for whole batches on a GPU, in some 10 s a precision.
     progress: called with the number of samples done.
 
     Inputs that are misclassified as they are have distance 0 and cost nothing. Each adversarial input is checked
@@ -63,17 +62,7 @@ def measure(
         raise Refused(f"budget is {budget}: it counts forwards + backwards a sample, so give at least 1")
     if batch < 1:
         raise Refused(f"batch is {batch}, but must be at least 1")
-    if isinstance(model, Classifier) and bounds is not None:
-        raise Refused("bounds are stated twice: they belong to the Classifier that was given")
-    if isinstance(model, Classifier) and search != "float32":
-        raise Refused("search is stated twice: it belongs to the Classifier that was given")
-    if isinstance(model, Classifier) and compiled:
-        raise Refused("compiled is stated twice: it belongs to the Classifier that was given")
-    if isinstance(model, Classifier):
-        classifier = model
-    else:
-        now = "float32" if search == "auto" else search
-        classifier = Classifier(model, bounds=bounds, chunk=batch, search=now, compiled=compiled)
+    classifier = _as_classifier(model, bounds, batch, search, compiled)
     with classifier.held():
         x, y, a = classifier.accept(images, labels, targets)
         if search == "auto":
@@ -90,6 +79,22 @@ def measure(
                 progress(rows)
         settings |= classifier.modes()
     return Margins.join(parts)
+
+
+def _as_classifier(
+    model: nn.Module | Classifier, bounds: Bounds | None, batch: int, search: str, compiled: bool
+) -> Classifier:
+    """The classifier that was given, or one with these settings."""
+    if not isinstance(model, Classifier):
+        now = "float32" if search == "auto" else search
+        return Classifier(model, bounds=bounds, chunk=batch, search=now, compiled=compiled)
+    if bounds is not None:
+        raise Refused("bounds are stated twice: they belong to the Classifier that was given")
+    if search != "float32":
+        raise Refused("search is stated twice: it belongs to the Classifier that was given")
+    if compiled:
+        raise Refused("compiled is stated twice: it belongs to the Classifier that was given")
+    return model
 
 
 def _as_attack(attack: Any) -> Attack:

@@ -32,6 +32,7 @@ from marginattack.shapes import Labels, Mask, Points, Scalars
 ROWWISE = ("x0", "aim", "best", "distance")  # tensors of a problem with a row a sample, besides the anytime record
 
 FURTHER = (1.0, 1.01, 1.1)  # where a point that a coarse look found is confirmed, as multiples of its distance
+APART = 1 << 20  # draws, more than anybody makes: after it those of all samples are new
 UNBOUNDED = 2**62  # passes a sample where no budget is given
 
 
@@ -253,7 +254,7 @@ class Problem:
             self.draws = draws  # the draws of one sample do not depend on those of another
             with self.take(torch.tensor([row])) as one:
                 one.solve(attack)
-        self.draws = draws + (1 << 20)
+        self.draws = draws + APART
 
     @property
     def whole(self) -> bool:
@@ -273,7 +274,7 @@ class Problem:
         of the plan or of his budget.
         """
         table = onto(torch.tensor(plan, dtype=self.x0.dtype), self.x0)
-        rows = torch.ones(len(self.x0), dtype=torch.bool) if paying is None else paying
+        rows = torch.ones(len(self.x0), dtype=torch.bool) if paying is None else paying.cpu()
         if not self.whole:
             return plainly(self, step, table, state)
         ahead = min(len(table), min(self.left_of(rows), default=0) // (2 * step.looks))

@@ -8,6 +8,7 @@ looked at by itself.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal, TypeAlias, final
 
 import torch
@@ -16,13 +17,13 @@ from torch import Tensor
 from marginattack.aims import towards
 from marginattack.graphs import State, Step
 from marginattack.norms import L2, LINF, Norm
-from marginattack.problem import Problem
+from marginattack.problem import APART, Problem
 from marginattack.shapes import Labels, Mask, Points
 
 LANES = 4  # that walk abreast at most: two, and those of each that leave it
 WIDTH = 4  # of a lane's part of a plan: which kind of move, and three numbers for it
+EVEN = 4  # passes by which samples that go side by side may differ in what they have left
 TINY = 1e-30
-APART = 1 << 20  # draws, more than a lane makes
 
 Start: TypeAlias = Literal["input", "best", "around"]
 
@@ -146,6 +147,20 @@ class Leg:
 Lane: TypeAlias = tuple[Mask, Sequence[Leg]]
 
 
+def walked(problem: Problem, lanes: Sequence[Lane], near: Sequence[Labels]) -> None:
+    """The legs of all samples, side by side where that is possible and all of a lane have as much left."""
+    left = [problem.left_of(rows) for rows, _ in lanes]
+    if problem.whole and all(max(each, default=0) - min(each, default=0) < EVEN for each in left):
+        abreast(problem, lanes, near)
+        return
+    draws = problem.draws
+    for rows, legs in lanes:
+        problem.draws = draws  # those of one lane do not depend on another
+        with problem.take(rows.nonzero()[:, 0], found=True) as part:
+            part.solve(partial(in_turn, legs=legs, near=[labels[rows] for labels in near]))
+    problem.draws = draws + APART
+
+
 def in_turn(problem: Problem, legs: Sequence[Leg], near: Sequence[Labels]) -> None:
     """All legs, one after the other, of samples that have the same ones to go."""
     for number, leg in enumerate(legs, start=1):
@@ -237,7 +252,7 @@ def _together(problem: Problem, everybody: list[_Walkers], walking: list[_Walker
             leg = walkers.legs[0]
             for row, numbers in zip(plan, leg.plan[walkers.done :], strict=False):
                 row[number * WIDTH : (number + 1) * WIDTH] = (float(kinds.index(leg.move)), *numbers)
-    paying = torch.stack([walkers.rows for walkers in walking]).any(0).cpu()
+    paying = torch.stack([walkers.rows for walkers in walking]).any(0)
     after = problem.walk(Abreast(tuple(kinds)), plan, *state, lane, paying=paying)
     for walkers in walking:
         walkers.went(steps)

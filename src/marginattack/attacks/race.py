@@ -13,7 +13,6 @@ point of the same tangent plane that is nearest to x₀:
 """
 
 import math
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ from typing import ClassVar, final
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.attacks.legs import APART, Descent, Lane, Leg, Slide, Start, abreast, best, in_turn
+from marginattack.attacks.legs import Descent, Leg, Slide, Start, best, walked
 from marginattack.norms import L2, Norm
 from marginattack.problem import Problem
 from marginattack.schedules import Cosine, Fading, Schedule
@@ -30,7 +29,6 @@ from marginattack.shapes import Labels, Mask, Points
 
 SMALL = 200  # passes, below which there is no room for every kind of descent
 START = 600  # passes that each pay for one random start
-EVEN = 4  # passes by which samples that go side by side may differ in what they have left
 LAST = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the boundary the last points aim, as shares of the distance
 
 
@@ -89,6 +87,10 @@ class Race(Attack):
         passes = min(problem.left, self.most) if problem.bounded else self.passes
         end, norm = problem.left - passes, problem.norm
         coarsely = passes >= SMALL and problem.classifier.search != "float32"
+
+        def left(rows: Mask) -> int:
+            return max(problem.left_of(rows), default=end) - end
+
         with problem.quickly() if coarsely else nullcontext():
             linear = self.foretold(problem)
             racers = ((linear, self.tight(passes)), (~linear, self.loose(passes)))
@@ -96,29 +98,11 @@ class Race(Attack):
             with problem.only(torch.stack([rows & (racer.classes > 0) for rows, racer in racers]).any(0)):
                 near = self.nearest(problem, max(racer.classes for _, racer in racers), passes)
             plan = Racer.search if coarsely else Racer.legs
-            lanes = [
-                (rows, plan(racer, norm, max(problem.left_of(rows), default=end) - end, min(len(near), racer.classes)))
-                for rows, racer in racers
-            ]
-            self.run(problem, lanes, near)
+            lanes = [(rows, plan(racer, norm, left(rows), min(len(near), racer.classes))) for rows, racer in racers]
+            walked(problem, lanes, near)
         if coarsely:  # the polish is all in full precision
-            left = [max(problem.left_of(rows), default=end) - end for rows, _ in racers]
-            lanes = [(rows, racer.polish(norm, most)) for (rows, racer), most in zip(racers, left, strict=True)]
-            self.run(problem, lanes, near)
+            walked(problem, [(rows, racer.polish(norm, left(rows))) for rows, racer in racers], near)
         self.close(problem, best(problem))
-
-    def run(self, problem: Problem, lanes: Sequence[Lane], near: Sequence[Labels]) -> None:
-        """The legs of all samples, side by side where that is possible and all of a lane have as much left."""
-        left = [problem.left_of(rows) for rows, _ in lanes]
-        if problem.whole and all(max(each, default=0) - min(each, default=0) < EVEN for each in left):
-            abreast(problem, lanes, near)
-            return
-        draws = problem.draws
-        for rows, legs in lanes:
-            problem.draws = draws  # those of one lane do not depend on another
-            with problem.take(rows.nonzero()[:, 0], found=True) as part:
-                part.solve(partial(in_turn, legs=legs, near=[labels[rows] for labels in near]))
-        problem.draws = draws + APART
 
     def tight(self, passes: int) -> "Racer":
         """Where the model is nearly linear."""
