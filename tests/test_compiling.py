@@ -1,15 +1,18 @@
 """Compiled models: used for whole batches alone, left where they cannot be, and the same margins on a GPU."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from models import inputs, smooth
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import marginattack as ma
 from marginattack.classifier import Classifier, Refused
+from marginattack.cli import app
 from marginattack.compiling import Compiler
 from marginattack.graphs import friendly
 
@@ -136,6 +139,15 @@ def test_compiled_is_not_stated_twice() -> None:
     model = smooth()
     with pytest.raises(Refused, match="compiled is stated twice"):
         ma.measure(Classifier(model), *inputs(model, n=3), "l2", compiled=True)
+
+
+def test_on_a_cpu_the_command_ends_in_one_line_and_writes_nothing(tmp_path: Path) -> None:
+    flags = ["--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "2", "--device", "cpu", "--compiled"]
+    result = CliRunner().invoke(app, ["measure", *flags, "--out", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "compiled is for a GPU" in result.stderr
+    assert not (tmp_path / "run").exists()
 
 
 @on_a_gpu

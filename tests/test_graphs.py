@@ -111,7 +111,7 @@ def test_a_step_that_remembers_is_made_plainly(replayed: list[Replayed]) -> None
     problem, classifier = solved(MarginAttack(follow=0, scans=0, projection=remembering), "l2", captured=True)
     assert torch.isfinite(problem.distance).all()
     assert not classifier.graphs.why
-    assert len(set(remembering.seen)) > 10  # one for each pair of moves
+    assert len(set(remembering.seen)) == len(remembering.seen) > 10  # once for each pair of moves
 
 
 class Remembering:

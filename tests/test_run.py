@@ -191,6 +191,7 @@ def test_the_manifest_says_with_what_where_and_when(run: Path) -> None:
     assert manifest["model"]["digest"] != manifest["data"]["digest"]
     assert manifest["versions"]["torch"] == str(torch.__version__)
     assert manifest["sessions"][0]["batch"] == 8
+    assert (manifest["sessions"][0]["graphs"], manifest["sessions"][0]["compiled"]) == (False, "not asked for")
     assert manifest["verified"]["rows"] == 64
     assert manifest["verified"]["failed"] == 0
     assert manifest["started"] <= manifest["finished"]
