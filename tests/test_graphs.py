@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack import graphs
-from marginattack.attacks import ATTACKS, Attack, MarginAttack, Race
+from marginattack.attacks import ATTACKS, Attack, MarginAttack, Race, legs
 from marginattack.classifier import Classifier
 from marginattack.norms import as_norm
 from marginattack.problem import Problem
@@ -187,10 +187,16 @@ def test_on_a_gpu_a_model_that_asks_the_host_is_measured_plainly() -> None:
 
 @on_a_gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize("attack", [Race(), MarginAttack()])
+@pytest.mark.parametrize(("attack", "where"), [(MarginAttack(), "walk"), (Race(), "walk"), (Race(), "legs")])
 @pytest.mark.parametrize("captured", [False, True])
-def test_on_a_gpu_no_walk_waits_for_it(attack: Attack, captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    walk = graphs.Graphs.walk if captured else graphs.plainly
+def test_on_a_gpu_no_walk_waits_for_it(
+    attack: Attack, where: str, captured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place: Any = graphs.Graphs if captured else graphs
+    name = "walk" if captured else "plainly"
+    if where == "legs":
+        place, name = legs, "abreast"
+    walk = getattr(place, name)
     walks = []
 
     def strictly(*arguments: Any) -> Any:
@@ -206,6 +212,6 @@ def test_on_a_gpu_no_walk_waits_for_it(attack: Attack, captured: bool, monkeypat
     with classifier.held():
         x, y, _ = classifier.accept(*inputs(smooth(), n=40))
         Problem(classifier, x, y, as_norm("l2"), budget=200).solve(attack)  # captures, which compares and waits
-        monkeypatch.setattr(*(graphs.Graphs, "walk", strictly) if captured else (graphs, "plainly", strictly))
+        monkeypatch.setattr(place, name, strictly)
         Problem(classifier, x, y, as_norm("l2"), budget=200).solve(attack)
     assert walks

@@ -2,7 +2,8 @@
 
 On a GPU a batch is looked at as a whole, whatever leg a sample is in: two looks at half of the batch cost more than one
 at all of it, and a graph is captured for one size. Elsewhere each lane, the samples that have the same legs to go, is
-looked at by itself.
+looked at by itself. Who is in which lane is known on the host: from leg to leg nobody waits for the GPU, which has the
+next steps to do before it is through with the last.
 """
 
 from abc import abstractmethod
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from marginattack.aims import towards
-from marginattack.graphs import State, Step
+from marginattack.graphs import State, Step, onto
 from marginattack.norms import L2, LINF, Norm
 from marginattack.problem import APART, Problem
 from marginattack.shapes import Labels, Mask, Points
@@ -144,7 +145,7 @@ class Leg:
     instead: "tuple[Leg, ...]" = ()
 
 
-Lane: TypeAlias = tuple[Mask, Sequence[Leg]]
+Lane: TypeAlias = tuple[Mask, Sequence[Leg]]  # which samples, known on the host, and their legs
 
 
 def walked(problem: Problem, lanes: Sequence[Lane], near: Sequence[Labels]) -> None:
@@ -188,33 +189,36 @@ def _walk(problem: Problem, leg: Leg, near: Sequence[Labels]) -> None:
 class _Walkers:
     """The samples of a lane: their legs to go, and how many steps of the first they have made."""
 
-    def __init__(self, rows: Mask, legs: Sequence[Leg], draws: int) -> None:
+    def __init__(self, problem: Problem, rows: Mask, legs: Sequence[Leg], draws: int) -> None:
         self.rows, self.legs, self.done, self.draws = rows, list(legs), 0, draws
+        self.there = onto(rows[:, None], problem.x0)
 
     def parted(self, problem: Problem) -> "list[_Walkers]":
         """Those who take other legs instead, as a lane of their own; the rest stay."""
-        instead = self.legs[0].instead
-        missed = self.rows & torch.isinf(problem.distance[:, 0])
-        if not instead or not bool(missed.any()):
+        if not (instead := self.legs[0].instead):
+            return []
+        missed = self.rows & torch.isinf(problem.distance[:, 0]).cpu()
+        if not bool(missed.any()):
             return []
         self.rows = self.rows & ~missed
-        return [_Walkers(missed, instead, self.draws)]
+        self.there = onto(self.rows[:, None], problem.x0)
+        return [_Walkers(problem, missed, instead, self.draws)]
 
     def begun(self, problem: Problem, near: Sequence[Labels], aim: Tensor, state: State) -> State:
         """Everybody's state, these at the start of their first leg, as far as they can pay for it."""
         afford = min(problem.left_of(self.rows), default=0) // 2
         if not self.legs or not afford:
             self.legs = []
-            problem.aim = torch.where(self.rows[:, None], 0, problem.aim)  # whoever waits has nothing to cross
+            problem.aim = torch.where(self.there, 0, problem.aim)  # whoever waits has nothing to cross
             return state
         leg = self.legs[0]
         self.legs[0] = replace(leg, plan=leg.plan[:afford])
         goal = aim if leg.towards is None else towards(near[leg.towards])
-        problem.aim = torch.where(self.rows[:, None], goal, problem.aim)
+        problem.aim = torch.where(self.there, goal, problem.aim)
         problem.draws = self.draws
         x = start(problem, leg)
         self.draws = problem.draws
-        return _where(self.rows[:, None], leg.move.begun(problem, x), state)
+        return _where(self.there, leg.move.begun(problem, x), state)
 
     def went(self, steps: int) -> None:
         """So many steps further."""
@@ -226,7 +230,7 @@ class _Walkers:
 def abreast(problem: Problem, lanes: Sequence[Lane], near: Sequence[Labels]) -> None:
     """All legs of all lanes, side by side. Who has none left waits, and is not charged."""
     aim, draws, state = problem.aim, problem.draws, Slide().begun(problem, problem.x0)
-    everybody = [_Walkers(rows, legs, draws) for rows, legs in lanes]
+    everybody = [_Walkers(problem, rows, legs, draws) for rows, legs in lanes]
     try:
         while walking := [walkers for walkers in everybody if walkers.legs]:
             everybody += [others for walkers in walking if not walkers.done for others in walkers.parted(problem)]
@@ -245,7 +249,7 @@ def _together(problem: Problem, everybody: list[_Walkers], walking: list[_Walker
     kinds = sorted({walkers.legs[0].move for walkers in walking}, key=repr)
     steps = min(len(walkers.legs[0].plan) - walkers.done for walkers in walking)
     plan = [[0.0] * LANES * WIDTH for _ in range(steps)]
-    lane = torch.zeros_like(problem.x0[:, :1], dtype=torch.int64)
+    lane = torch.zeros(len(problem.x0), 1, dtype=torch.int64)
     for number, walkers in enumerate(everybody):
         lane += number * walkers.rows[:, None]
         if walkers.legs:
@@ -253,7 +257,7 @@ def _together(problem: Problem, everybody: list[_Walkers], walking: list[_Walker
             for row, numbers in zip(plan, leg.plan[walkers.done :], strict=False):
                 row[number * WIDTH : (number + 1) * WIDTH] = (float(kinds.index(leg.move)), *numbers)
     paying = torch.stack([walkers.rows for walkers in walking]).any(0)
-    after = problem.walk(Abreast(tuple(kinds)), plan, *state, lane, paying=paying)
+    after = problem.walk(Abreast(tuple(kinds)), plan, *state, onto(lane, problem.x0), paying=paying)
     for walkers in walking:
         walkers.went(steps)
     return after[:-1]

@@ -92,7 +92,7 @@ class Race(Attack):
             return max(problem.left_of(rows), default=end) - end
 
         with problem.quickly() if coarsely else nullcontext():
-            linear = self.foretold(problem)
+            linear = self.foretold(problem).cpu()
             racers = ((linear, self.tight(passes)), (~linear, self.loose(passes)))
             near: list[Labels] = []
             with problem.only(torch.stack([rows & (racer.classes > 0) for rows, racer in racers]).any(0)):
