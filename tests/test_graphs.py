@@ -114,6 +114,26 @@ def test_a_step_that_remembers_is_made_plainly(replayed: list[Replayed]) -> None
     assert len(set(remembering.seen)) == len(remembering.seen) > 10  # once for each pair of moves
 
 
+def test_a_step_that_remembers_may_leave_samples_out(replayed: list[Replayed]) -> None:
+    leaving = MarginAttack(follow=0, scans=0, rescue=0, projection=Leaving(3))
+    problem, _ = solved(leaving, "l2", captured=True)
+    spent = problem.forwards + problem.backwards
+    assert spent[::2].max() < 20 < 80 < spent[1::2].min()  # out of 90, after three moves
+
+
+class Leaving:
+    """A projection that leaves every other sample out from a move on."""
+
+    def __init__(self, moves: int) -> None:
+        self.moves, self.made = moves, 0
+
+    def __call__(self, problem: Problem, z: Tensor, g: Tensor, beta: float | Tensor) -> Tensor:
+        self.made += 1
+        if self.made == self.moves:
+            problem.drop(torch.arange(len(z)) % 2 == 0)
+        return z
+
+
 class Remembering:
     """A projection with a memory: no value."""
 

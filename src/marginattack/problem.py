@@ -275,7 +275,7 @@ class Problem:
         """
         table = onto(torch.tensor(plan, dtype=self.x0.dtype), self.x0)
         rows = torch.ones(len(self.x0), dtype=torch.bool) if paying is None else paying.cpu()
-        if not self.whole:
+        if not self.whole or (paying is None and not step.lasting):  # one with a memory may leave samples out
             return plainly(self, step, table, state)
         ahead = min(len(table), min(self.left_of(rows), default=0) // (2 * step.looks))
         if ahead:
