@@ -93,7 +93,7 @@ def main() -> None:
             for what in ("seconds", "MiB")
         }
         found.append({"grows": name, "what": WHAT[name], "base": BASE, "rows": rows, "slopes": slopes})
-    write(f"growth-{'cuda' if CUDA else 'cpu'}", found)
+        write(f"growth-{'cuda' if CUDA else 'cpu'}", found)
 
 
 if __name__ == "__main__":
