@@ -28,7 +28,7 @@ from marginattack.lattice import on_lattice
 from marginattack.measure import measure
 from marginattack.norms import NORMS
 from marginattack.settings import Settings, build_attack
-from marginattack.sources.data import Data, open_data
+from marginattack.sources.data import Data, check_options, open_data
 from marginattack.sources.images import ImageSize
 from marginattack.sources.models import Model, open_model
 from marginattack.store import COLUMNS, Part, now
@@ -162,6 +162,7 @@ def open_job(settings: Settings) -> Job:
         m.source, normalize=m.normalize, resize=m.resize, crop=m.crop, trust_pickle=m.trust_pickle, device=device
     )
     size = model.image_size if d.image_size is None else ImageSize.parse(d.image_size)
+    check_options(d.source, {"image-size": d.image_size})
     data = open_data(d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle)
     order = np.arange(len(data)) if d.shuffle is None else np.random.default_rng(d.shuffle).permutation(len(data))
     targets = _targets(settings.target, len(data))

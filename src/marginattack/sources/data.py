@@ -57,9 +57,13 @@ class Form(NamedTuple):
 FORMS: dict[str, Form] = {
     "samples:NAME": Form(open_samples, f"bundled images: {', '.join(SAMPLES)}"),
     "FILE.npz": Form(open_npz, "arrays x (uint8, or floats in [0, 1]) and y (class numbers)"),
-    "FOLDER": Form(open_folder, "images, one sub-folder a class, or with --labels FILE", ("labels",)),
-    "torchvision:NAME": Form(open_torchvision, "a dataset in $TORCHVISION_ROOT, ./data or NAME@FOLDER", ("split",)),
-    "hf:NAME": Form(open_hf, "a dataset of the hub, or a local folder or parquet file", ("labels", "split")),
+    "FOLDER": Form(open_folder, "images, one sub-folder a class, or with --labels FILE", ("labels", "image-size")),
+    "torchvision:NAME": Form(
+        open_torchvision, "a dataset in $TORCHVISION_ROOT, ./data or NAME@FOLDER", ("split", "image-size")
+    ),
+    "hf:NAME": Form(
+        open_hf, "a dataset of the hub, or a local folder or parquet file", ("labels", "split", "image-size")
+    ),
 }
 
 
@@ -76,11 +80,16 @@ def open_data(
     ``labels``: a file of labels beside a folder of images (CSV, text, .npy), or the column of labels of an hf:
     dataset. ``image_size`` fits image files, not arrays: an .npz holds the pixels that are measured.
     """
+    check_options(source, {"labels": labels, "split": split})
     form = FORMS[form_of(source)]
-    for option, value in {"labels": labels, "split": split}.items():
-        if value is not None and option not in form.takes:
-            raise Refused(f"{source}: has no use for --{option} {value}: leave it out")
     return form.open(source, Options(labels=labels, split=split, image_size=image_size, trust_pickle=trust_pickle))
+
+
+def check_options(source: str, stated: dict[str, str | None]) -> None:
+    """Refuse options that this form of data has no use for."""
+    for option, value in stated.items():
+        if value is not None and option not in FORMS[form_of(source)].takes:
+            raise Refused(f"{source}: has no use for --{option} {value}: leave it out")
 
 
 def form_of(source: str) -> str:
