@@ -3,9 +3,9 @@ r"""How time and memory of a measurement grow: with the inputs, their size, the 
     PYTHONPATH=src:benchmarks python benchmarks/growth.py
 
 Each point is a process of its own: `measure` with its default attack on random images and a small convolutional network
-with random weights, in batches of 8. From point to point one thing grows; the slope is that of the logarithms over the
-last two points: 1 means in proportion. Seconds are those of the measurement alone, without starting up; memory is the
-most that the process had, less what it had before. On a CPU: one thread and process time.
+with random weights, in batches of up to 32. From point to point one thing grows; the slope is that of the logarithms
+over the last two points: 1 means in proportion. Seconds are those of the measurement alone, without starting up; memory
+is the most that the process had, less what it had before. On a CPU: one thread and process time.
 """
 
 import json
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import marginattack as ma
 
 CUDA = torch.cuda.is_available()
-BATCH = 8
+BATCH = 32
 BASE = {"n": 8, "side": 32, "classes": 10, "passes": 50}
 GROWTH = {
     "n": (8, 16, 32, 64, 128, 256),
@@ -67,11 +67,11 @@ def point(n: int, side: int, classes: int, passes: int) -> dict[str, float]:
     images = torch.rand(n, 3, side, side)
     with torch.no_grad():
         labels = torch.cat(
-            [model(part.to(next(model.parameters()).device)).argmax(1).cpu() for part in images.split(32)]
+            [model(part.to(next(model.parameters()).device)).argmax(1).cpu() for part in images.split(BATCH)]
         )
-    ma.measure(model, images[:2], labels[:2], budget=4, batch=32)  # what is loaded at first use
+    ma.measure(model, images[:2], labels[:2], budget=4, batch=BATCH)  # what is loaded at first use
     before, began = memory(), clock()
-    margins = ma.measure(model, images, labels, budget=passes, batch=32)
+    margins = ma.measure(model, images, labels, budget=passes, batch=BATCH)
     return {
         "seconds": clock() - began, "MiB": memory() - before, "success": float(margins.success.double().mean())
     }  # fmt: skip

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import marginattack as ma
 from marginattack import graphs
 from marginattack.attacks import ATTACKS, Attack, MarginAttack, Race, legs
+from marginattack.attacks.marginattack import Slide
 from marginattack.classifier import Classifier
 from marginattack.norms import as_norm
 from marginattack.problem import Problem
@@ -132,6 +133,16 @@ class Leaving:
         if self.made == self.moves:
             problem.drop(torch.arange(len(z)) % 2 == 0)
         return z
+
+
+def test_a_step_of_a_class_of_ones_own_is_made_plainly(replayed: list[Replayed]) -> None:
+    class Own(Slide):
+        pass
+
+    problem, classifier = solved(MarginAttack(projection=Own()), "l2", captured=True)
+    slid, _ = solved(MarginAttack(projection=Slide()), "l2", captured=True)
+    assert not classifier.graphs.why
+    assert problem.distance.equal(slid.distance)
 
 
 class Remembering:

@@ -265,6 +265,7 @@ def _is_value(thing: Any) -> bool:
         return all(map(_is_value, thing))
     if isinstance(thing, int | float | str | None):
         return True
-    if not is_dataclass(thing) or isinstance(thing, type) or not vars(type(thing))["__dataclass_params__"].frozen:
+    params = vars(type(thing)).get("__dataclass_params__")  # of the class itself: a subclass may have a memory
+    if not is_dataclass(thing) or isinstance(thing, type) or params is None or not params.frozen:
         return False
     return all(_is_value(getattr(thing, field.name)) for field in fields(thing))

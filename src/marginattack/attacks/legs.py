@@ -3,7 +3,7 @@
 On a GPU a batch is looked at as a whole, whatever leg a sample is in: two looks at half of the batch cost more than one
 at all of it, and a graph is captured for one size. Elsewhere each lane, the samples that have the same legs to go, is
 looked at by itself. Who is in which lane is known on the host: from leg to leg nobody waits for the GPU, which has the
-next steps to do before it is through with the last.
+next steps to do before it is through with the last; but once where some may take other legs instead.
 """
 
 from abc import abstractmethod
