@@ -137,15 +137,38 @@ def test_every_experiment_runs_shows_and_summarises_what_there_is(
         return replace(mnist, images=mnist.images[:2], labels=mnist.labels[:2])
 
     monkeypatch.setattr(experiments, "subject", small)
-    chosen = {"mnist": ["l2 DeepFool", "linf FGSM"], "challenge": ["PGD, cross"], "timing": ["mnist DeepFool"],
-              "convergence": ["mnist l2 5 ", "mnist l2 10 "], "ablations": ["l2 target scans: 0"]}  # fmt: skip
+    chosen = {"mnist": ["l2 DeepFool", "linf FGSM"], "challenge": ["PGD, cross"],
+              "timing": ["mnist DeepFool", "mnist CW"], "convergence": ["mnist l2 5 ", "mnist l2 10 "],
+              "ablations": ["l2 target scans: 0"]}  # fmt: skip
     for name, rows in chosen.items():
         record = experiments.reproduce(name, tmp_path, quick=True, only=rows, say=lambda line: None)
         assert json.loads((tmp_path / f"{name}-quick.json").read_text()) == record
         text = "\n".join(SHOW[name](record["numbers"]))
         assert ("|" in text) == (name != "mnist")  # its table needs MarginAttack's quantiles
         assert "not run yet" in text or name in ("convergence", "ablations")
+        if name == "timing":
+            spent = {attack: row["passes"] for attack, row in record["numbers"]["mnist"].items()}
+            assert [spent[f"CW {number}{timing.END}"] for number in (3, 5, 10)] == [300, 500, 1000]
+            assert spent["CW 10"] < 1000
+            assert "CW 10, to the end | 16.02" in text
     assert EXPERIMENTS.keys() == SHOW.keys()
+
+
+def test_every_attack_of_ours_stands_beside_the_others() -> None:
+    far = {"MarginAttack": 3.0, "MarginAttack, our defaults": 2.0, tables.TEN: 2.0, tables.RACE: 1.0, "PGD": 2.5}
+    assert {f"linf {name}" for name in far} <= {row.name for row in tables.rows("cifar10")}
+    n = {tables.RACE: 2}
+    outcomes = {
+        f"linf {name}": Outcome(settings=name, distance=[d / 255] * n.get(name, 4), passes=[1] * n.get(name, 4))
+        for name, d in far.items()
+    }
+    lines = SHOW["cifar10"](tables.summarise("cifar10", outcomes))
+    assert "| against | the paper's settings | our defaults | ten starts of ours | Race | n |" in lines
+    (gains,) = [line for line in lines if line.startswith("| PGD") and "+" in line]
+    _, _, paper_s, ours, ten, race, counts, _ = (cell.strip() for cell in gains.split("|"))
+    assert paper_s == ours == ten == "+0.0 / +0.0 / +0.0 / +0.0 / +0.0 / +0.0 / +0.0 / +0.0"
+    assert race == "+0.0 / +0.0 / +0.0 / +100.0 / +0.0 / +0.0 / +0.0 / +0.0"  # the paper's last level is 1
+    assert counts == "4, 4, 4, 2"
 
 
 def made(n: int, first: float) -> Outcome:

@@ -1,11 +1,12 @@
 """Records as tables in Markdown, in the paper's form, its figures beside ours."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from marginattack.reproduce import paper
+from marginattack.reproduce import paper, tables
 from marginattack.reproduce.challenge import LONG, RACE
 from marginattack.reproduce.fast import NOTE
+from marginattack.reproduce.timing import EARLY, END, OURS
 from marginattack.stats import share
 
 DASH = "–"
@@ -54,15 +55,15 @@ def success(data: str, numbers: dict[str, Any]) -> list[str]:
         lines += [f"**{name}**: success in % at the paper's levels {levels} and at our quantiles {own}{scale}.", ""]
         header = ("attack", "n", "paper", "ours", "at our quantiles", "±", "median", "passes", "not found")
         lines += [*table(header, _success_rows(data, norm, part, unit)), ""]
-        lines += ["Points by which MarginAttack is above, on the same samples, at the eight levels:", ""]
-        lines += [*table(("against", "the paper's settings", "our defaults", "n"), _gains(part)), ""]
+        lines += ["Points by which MarginAttack and Race are above, on the same samples, at the eight levels:", ""]
+        ours = {attack: told for attack, told in tables.OURS.items() if attack in part["rows"]}
+        lines += [*table(("against", *ours.values(), "n"), _gains(part, ours)), ""]
     return lines[:-1]
 
 
 def _success_rows(data: str, norm: str, part: dict[str, Any], unit: float) -> list[list[str]]:
     rows = []
-    expected = [*paper.SUCCESS[norm], "MarginAttack, our defaults"]
-    for attack in expected:
+    for attack in dict.fromkeys([*paper.SUCCESS[norm], *tables.OURS]):
         told = paper.SUCCESS[norm].get(attack, {}).get(data)
         row, theirs = part["rows"].get(attack), " / ".join(f"{rate:g}" for rate in told) if told else DASH
         if row is None:
@@ -78,14 +79,14 @@ def _success_rows(data: str, norm: str, part: dict[str, Any], unit: float) -> li
     return rows
 
 
-def _gains(part: dict[str, Any]) -> list[list[str]]:
+def _gains(part: dict[str, Any], ours: Iterable[str]) -> list[list[str]]:
     rows = []
     for attack, row in part["rows"].items():
-        if attack.startswith("MarginAttack"):
+        if attack in tables.OURS:
             continue
-        besides = [row["beside"].get(ours) for ours in ("MarginAttack", "MarginAttack, our defaults")]
-        counts = " and ".join(f"{beside['n']:,}" for beside in besides if beside is not None)
-        rows.append([attack, *map(gain, besides), counts])
+        besides = [row["beside"].get(each) for each in ours]
+        counts = [f"{beside['n']:,}" for beside in besides if beside is not None]
+        rows.append([attack, *map(gain, besides), ", ".join(counts if len({*counts}) > 1 else counts[:1])])
     return rows
 
 
@@ -117,11 +118,12 @@ def challenge(numbers: dict[str, Any]) -> list[str]:
 def timing(numbers: dict[str, Any]) -> list[str]:
     """Table 4, and each attack's seconds over MarginAttack's."""
     rows = []
-    for attack in ("CW 3", "CW 5", "CW 10", "MarginAttack", "MarginAttack, stopped early", "DeepFool", "PGD", "FGSM"):
+    cw = [f"CW {number}{ending}" for ending in ("", END) for number in tables.SEARCHES]
+    for attack in (*cw, OURS, EARLY, "DeepFool", "PGD", "FGSM"):
         row = [attack]
         for data in paper.TIMED:
-            told, ours = paper.TABLE_4.get(attack, {}).get(data), numbers.get(data, {})
-            base = ours.get("MarginAttack", {}).get("seconds")
+            told, ours = paper.TABLE_4.get(attack.removesuffix(END), {}).get(data), numbers.get(data, {})
+            base = ours.get(OURS, {}).get("seconds")
             theirs = DASH if told is None else f"{told:.2f} ({told / paper.TABLE_4['MarginAttack'][data]:.2f})"
             if attack not in ours:
                 row += [theirs, DASH if told is None and attack.startswith("CW") else "not run yet"]
