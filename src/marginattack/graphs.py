@@ -7,7 +7,7 @@ and the answer out of them. The model's kernels are the same as in plain executi
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
@@ -266,6 +266,6 @@ def _is_value(thing: Any) -> bool:
     if isinstance(thing, int | float | str | None):
         return True
     params = vars(type(thing)).get("__dataclass_params__")  # of the class itself: a subclass may have a memory
-    if not is_dataclass(thing) or isinstance(thing, type) or params is None or not params.frozen:
+    if params is None or not params.frozen:
         return False
     return all(_is_value(getattr(thing, field.name)) for field in fields(thing))
