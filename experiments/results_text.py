@@ -150,7 +150,8 @@ paper's; why was not profiled (the implementations differ too, and such batches 
 Early stopping, a sample being left alone once ten pairs of moves gained it less than a thousandth, was timed with that
 earlier code only: it saved 40 to 50 % of the passes, cost 0.2 % of the median margin on MNIST, 2.4 % on CIFAR-10 and
 0.3 % on ImageNet, and saved hardly any time (1.35 s against 1.29, 3.14 against 2.56, on ImageNet 9.69 against 10.42): a
-batch goes on until its last sample is done.
+batch goes on until its last sample is done. On one CPU thread, where a smaller batch costs less, it halves the time on
+MNIST ([speed](speed.md)).
 """,
     "convergence": """
 For ℓ2 the claim holds from 20 to 30 moves on: with the paper's settings 30 moves end 0.8 % above the median of 200 on
