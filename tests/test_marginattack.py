@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from models import inputs, smooth
+from models import Function, inputs, smooth
 from oracles import linear, sphere
 from torch import Tensor, nn
 
@@ -148,6 +148,38 @@ def test_restarts_multiply_the_moves_and_the_first_is_kept_if_better() -> None:
     assert thrice.backwards.tolist() == [120] * 20
     assert (thrice.distance <= once.distance).all()
     assert (thrice.distance < once.distance).any()
+
+
+def test_early_stopping_leaves_alone_whom_ten_pairs_brought_nothing() -> None:
+    attack = replace(PLAIN, moves=220, closing=20, radius=0.1, restarts=2, beta=Power(0.5))
+    whole, early = posed(L2), posed(L2)
+    whole.solve(attack)
+    early.solve(replace(attack, gain=1e-8))
+    passes = early.forwards + early.backwards
+    assert len(set(passes.tolist())) > 2  # each sample has an end of its own
+    assert (passes % 40 == 0).all()  # after some ten pairs, without closing moves
+    assert passes.max() < 0.5 * (whole.forwards + whole.backwards).min()
+    torch.testing.assert_close(early.distance, whole.distance, rtol=1e-6, atol=0)
+
+
+def test_early_stopping_goes_on_when_others_have_spent_their_budget() -> None:
+    """The second sample never crosses and pays for every move; the first has budget left for all ten starts."""
+    model = Function(lambda x: torch.stack([0.5 - x[:, 0] + 10 * (x[:, 1] > 0.9), torch.zeros_like(x[:, 0])], 1))
+    classifier = ma.Classifier(model)
+    points, labels = torch.tensor([[0.2, 0.5], [0.2, 1.0]], dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+    classifier.accept(points, labels)
+    problem = ma.Problem(classifier, points, labels, L2, budget=1000)
+    problem.solve(replace(PLAIN, moves=220, closing=20, radius=0.05, restarts=10, gain=1e-3, beta=Power(0.5)))
+    assert torch.isfinite(problem.distance[:, 0]).tolist() == [True, False]
+    first, second = (problem.forwards + problem.backwards).tolist()
+    assert second > 998
+    assert first == 10 * 80
+
+
+@pytest.mark.parametrize("gain", [-0.1, 1.0])
+def test_a_gain_that_is_no_share_is_refused(gain: float) -> None:
+    with pytest.raises(ValueError, match="gain is below 1"):
+        ma.MarginAttack(gain=gain)
 
 
 def test_a_random_start_is_uniform_within_the_radius_and_the_box() -> None:

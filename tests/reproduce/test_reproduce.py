@@ -104,15 +104,6 @@ def test_pgd_counts_what_it_fooled_within_less_and_needs_the_margins(mnist: Subj
     assert all(d <= max(run.extra["levels"]) * (1 + tables.HAIR) for d in found)
 
 
-def test_early_stopping_saves_passes(mnist: Subject) -> None:
-    some = piece(mnist, 4)
-    ours = replace(preset("mnist-l2"), restarts=1, scans=0)
-    patient = some.measured(replace(ours, projection=timing.Patient(ours.projection, every=4, gain=0.01)), "l2")
-    whole = some.measured(ours, "l2")
-    assert sum(patient.passes) < sum(whole.passes)
-    assert np.median(patient.distance) < 1.1 * np.median(whole.distance)
-
-
 def test_formulas_as_printed_are_worse(mnist: Subject) -> None:
     some = piece(mnist, 6)
     for norm, wrong in (("l2", ablations.SlideAsPrinted()), ("linf", ablations.ShrinkAsPrinted(b=0.1))):

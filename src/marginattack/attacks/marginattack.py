@@ -9,6 +9,7 @@ The two designs of (a, b) are the values ``Slide`` and ``Shrink``; docs/method.m
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, final
 
@@ -18,10 +19,11 @@ from torch import Tensor
 from marginattack.attacks.attack import Attack
 from marginattack.graphs import Step
 from marginattack.looks import Rival
-from marginattack.problem import Problem
+from marginattack.problem import Finished, Problem
 from marginattack.schedules import Constant, Cosine, Fading, Schedule
 from marginattack.shapes import Labels, Points, Scalars
 
+PATIENCE = 10  # pairs of moves, after which it is asked who gained by them
 SHORTEST = 8  # moves, or passes a candidate, that make it worth to follow or to rank a class
 
 Number: TypeAlias = float | Tensor
@@ -152,7 +154,9 @@ class MarginAttack(Attack):
     point nearest to x₀ (or to the iterate). With ``follow``, one scan at the start ranks the classes; the nearest of
     them are each followed for a share of the moves, and the nearest point that this finds takes the rest of them
     towards any class. Samples for which all this finds nothing, because they are so far from the boundary
-    that each slide undoes the hop, get up to ``rescue`` restorations more.
+    that each slide undoes the hop, get up to ``rescue`` restorations more. With ``gain``, a sample is left alone once
+    ten pairs of moves brought it less than that share of its distance: for a β that falls fast, as in the paper's
+    presets; under the default one most is gained late, and fewer ``moves`` save more.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
@@ -175,6 +179,7 @@ class MarginAttack(Attack):
     restoration: Restoration = InBox()
     restarts: int = 1
     radius: float = 0.0
+    gain: float = 0.0
 
     def __post_init__(self) -> None:
         if (
@@ -182,8 +187,9 @@ class MarginAttack(Attack):
             or self.restarts < 1
             or min(self.closing, self.scans, self.follow, self.rescue) < 0
             or self.candidates < 1
+            or not 0 <= self.gain < 1
         ):
-            raise ValueError(f"{self}: moves, restarts and candidates start at 1, the other numbers at 0")
+            raise ValueError(f"{self}: moves, restarts and candidates start at 1, others at 0; gain is below 1")
 
     def __call__(self, problem: Problem) -> None:
         for restart in range(self.restarts):
@@ -219,8 +225,21 @@ class MarginAttack(Attack):
             x = project(problem, self.projection, z, self.beta(k, pairs))
         left = range(min(scans, pairs), pairs)
         plan = [(self.alpha(k, pairs), self.offset(k, pairs), self.beta(k, pairs)) for k in left]
-        (x,) = problem.walk(Pair(self.restoration, self.projection), plan, x)
-        self.close(problem, x, moves - 2 * pairs)
+        self.onward(problem, x, plan, moves - 2 * pairs)
+
+    def onward(self, problem: Problem, x: Points, plan: Sequence[Sequence[float]], closing: int) -> None:
+        """The pairs of the plan, then the closing moves; with ``gain``, of those alone whom ten pairs brought on."""
+        pair, many = Pair(self.restoration, self.projection), PATIENCE if self.gain else max(1, len(plan))
+        with suppress(Finished) if self.gain else nullcontext(), ExitStack() as parts:
+            for first in range(0, len(plan), many):
+                before = problem.distance
+                (x,) = problem.walk(pair, plan[first : first + many], x)
+                if self.gain:
+                    rows = (problem.distance <= (1 - self.gain) * before)[:, 0].nonzero()[:, 0]
+                    if not len(rows):
+                        return
+                    problem, x = parts.enter_context(problem.take(rows, found=True)), x[rows]
+            self.close(problem, x, closing)
 
     def close(self, problem: Problem, x: Points, moves: int) -> None:
         """Restorations alone, ever further past the boundary."""
