@@ -150,6 +150,30 @@ def test_restarts_multiply_the_moves_and_the_first_is_kept_if_better() -> None:
     assert (thrice.distance < once.distance).any()
 
 
+@pytest.mark.parametrize("norm", [L1, L2, LINF], ids=str)
+def test_the_default_shrinks_in_linf_and_slides_elsewhere(norm: Norm) -> None:
+    problem = posed(norm)
+    z, g = random(problem), random(problem, -3, 3)
+    design = Shrink(b=4.0, relative=True) if norm is LINF else Slide()
+    expected = design(problem, z, g, 0.1 if norm is LINF else 0.4)
+    assert ma.MarginAttack().projection(problem, z, g, 0.4).equal(expected)
+
+
+def test_of_several_starts_that_follow_classes_the_first_is_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    attempt = ma.MarginAttack.attempt
+
+    def watched(self: ma.MarginAttack, problem: ma.Problem, x: Tensor, passes: int) -> None:
+        seen.append(x.equal(problem.x0))
+        attempt(self, problem, x, passes)
+
+    monkeypatch.setattr(ma.MarginAttack, "attempt", watched)
+    ours = ma.MarginAttack(moves=20, closing=2, radius=0.1)
+    for attack in (replace(ours, restarts=3), ours, replace(PLAIN, radius=0.1, restarts=2)):
+        posed(L2).solve(attack)
+    assert seen == [True, False, False] + [False] + [False, False]
+
+
 def test_early_stopping_leaves_alone_whom_ten_pairs_brought_nothing() -> None:
     attack = replace(PLAIN, moves=220, closing=20, radius=0.1, restarts=2, beta=Power(0.5))
     whole, early = posed(L2), posed(L2)

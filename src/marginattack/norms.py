@@ -40,6 +40,7 @@ class Norm(ABC):
 
     name: str
     level: ClassVar[bool | None] = None  # of those that have kernels: whether every coordinate advances alike
+    shrinks: ClassVar[bool] = False  # whether it is better to shrink a perturbation than to slide along a plane
 
     @abstractmethod
     def size(self, v: Points) -> Scalars:
@@ -127,6 +128,7 @@ class _L2(Norm):
 class _Linf(Norm):
     name: str = "linf"
     level: ClassVar = True
+    shrinks: ClassVar = True
 
     @property
     def scout(self) -> None:

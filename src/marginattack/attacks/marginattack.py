@@ -104,6 +104,23 @@ class Shrink:
         return problem.norm.onto_ball(pushed, problem.x0, (1 - beta) * size)
 
 
+@dataclass(frozen=True)
+class ByNorm:
+    """Each norm's own design, as in the paper: in ℓ∞ the second, with a share ``pace`` of β, elsewhere the first.
+
+    In ℓ∞ the plane's nearest point is a corner of the ball, and jumps to another one where a slope changes its sign.
+    """
+
+    first: Slide = Slide()
+    second: Shrink = Shrink(b=4.0, relative=True)
+    pace: float = 0.25
+
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
+        if problem.norm.shrinks:
+            return self.second(problem, z, g, self.pace * beta)
+        return self.first(problem, z, g, beta)
+
+
 @final
 @dataclass(frozen=True)
 class Pair(Step):
@@ -153,10 +170,11 @@ class MarginAttack(Attack):
     highest other classes. As in the paper (``follow`` = 0), the first ``scans`` restorations are scans and keep the
     point nearest to x₀ (or to the iterate). With ``follow``, one scan at the start ranks the classes; the nearest of
     them are each followed for a share of the moves, and the nearest point that this finds takes the rest of them
-    towards any class. Samples for which all this finds nothing, because they are so far from the boundary
-    that each slide undoes the hop, get up to ``rescue`` restorations more. With ``gain``, a sample is left alone once
-    ten pairs of moves brought it less than that share of its distance: for a β that falls fast, as in the paper's
-    presets; under the default one most is gained late, and fewer ``moves`` save more.
+    towards any class; and of several starts the first is x₀ itself. Samples for which all this finds nothing, because
+    they are so far from the boundary that each slide undoes the hop, get up to ``rescue`` restorations more. With
+    ``gain``, a sample is left alone once ten pairs of moves brought it less than that share of its distance: for a β
+    that falls fast, as in the paper's presets; under the default one most is gained late, and fewer ``moves`` save
+    more.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
@@ -175,7 +193,7 @@ class MarginAttack(Attack):
     alpha: Schedule = Constant(1.0)
     closing_alpha: float = 1.0
     beta: Schedule = Cosine(1.0, 0.005)
-    projection: Projection = Slide()
+    projection: Projection = ByNorm()
     restoration: Restoration = InBox()
     restarts: int = 1
     radius: float = 0.0
@@ -194,11 +212,13 @@ class MarginAttack(Attack):
     def __call__(self, problem: Problem) -> None:
         for restart in range(self.restarts):
             with problem.take() as attempt:
-                self.attempt(attempt, problem.left // (self.restarts - restart))
+                home = self.follow > 0 and restart == 0 < self.restarts - 1
+                start = problem.x0 if home else self.start(attempt)
+                self.attempt(attempt, start, problem.left // (self.restarts - restart))
 
-    def attempt(self, problem: Problem, passes: int) -> None:
+    def attempt(self, problem: Problem, x: Points, passes: int) -> None:
         """From one start: follow the nearest classes, then go on from the nearest point found."""
-        x, before = self.start(problem), problem.left
+        before = problem.left
         near = self.nearest_classes(problem, x, min(self.follow, passes // (2 * SHORTEST) - 2))
         rivals = min(self.candidates, problem.classifier.classes - 1)
         scans = 0 if self.follow or problem.targeted else min(self.scans, passes // (4 * rivals))
