@@ -171,7 +171,7 @@ def test_of_several_starts_that_follow_classes_the_first_is_the_input(monkeypatc
     ours = ma.MarginAttack(moves=20, closing=2, radius=0.1)
     for attack in (replace(ours, restarts=3), ours, replace(PLAIN, radius=0.1, restarts=2)):
         posed(L2).solve(attack)
-    assert seen == [True, False, False] + [False] + [False, False]
+    assert seen == [True, False, False, False, False, False]
 
 
 def test_early_stopping_leaves_alone_whom_ten_pairs_brought_nothing() -> None:
