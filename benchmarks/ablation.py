@@ -15,6 +15,7 @@ from record import write
 
 from marginattack import bench
 from marginattack.attacks import Attack, MarginAttack, Race
+from marginattack.attacks.marginattack import Slide
 from marginattack.classifier import Classifier
 from marginattack.norms import as_norm
 from marginattack.schedules import Cosine
@@ -36,6 +37,7 @@ ROWS: dict[str, Attack] = {
     "no sample counts as nearly linear": Race(trust=0.0),
     "every sample counts as nearly linear": Race(trust=float("inf")),
     "MarginAttack": MarginAttack(),
+    "MarginAttack that slides in every norm": MarginAttack(projection=Slide()),
 }
 
 
