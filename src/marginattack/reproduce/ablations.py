@@ -78,6 +78,7 @@ def variants(norm: str) -> dict[str, MarginAttack]:
     else:
         made |= {
             "design 1": replace(text, projection=Slide()),
+            "our defaults with design 1": MarginAttack(projection=Slide()),
             "β by moves": replace(text, beta=ByMoves(1.0)),
             "β by moves, ten random starts": replace(text, beta=ByMoves(1.0), restarts=10, radius=0.05),
             "Eq. 10 as printed": replace(text, projection=ShrinkAsPrinted(b=0.1)),
