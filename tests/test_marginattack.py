@@ -13,9 +13,9 @@ from oracles import linear, sphere
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.attacks.marginattack import ActiveSet, Clipped, InBox, Shrink, Slide
+from marginattack.attacks.marginattack import ActiveSet, ByNorm, Clipped, InBox, Shrink, Slide
 from marginattack.attacks.presets import PRESETS
-from marginattack.norms import L1, L2, LINF, Norm
+from marginattack.norms import L0, L1, L2, LINF, Norm
 from marginattack.schedules import Constant, Power
 
 FREE = (-torch.inf, torch.inf)
@@ -150,13 +150,18 @@ def test_restarts_multiply_the_moves_and_the_first_is_kept_if_better() -> None:
     assert (thrice.distance < once.distance).any()
 
 
-@pytest.mark.parametrize("norm", [L1, L2, LINF], ids=str)
+@pytest.mark.parametrize("norm", [L0, L1, L2, LINF], ids=str)
 def test_the_default_shrinks_in_linf_and_slides_elsewhere(norm: Norm) -> None:
     problem = posed(norm)
     z, g = random(problem), random(problem, -3, 3)
     design = Shrink(b=4.0, relative=True) if norm is LINF else Slide()
     expected = design(problem, z, g, 0.1 if norm is LINF else 0.4)
     assert ma.MarginAttack().projection(problem, z, g, 0.4).equal(expected)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_preset_takes_over_our_choice_of_a_design(name: str) -> None:
+    assert not isinstance(ma.preset(name).projection, ByNorm)
 
 
 def test_of_several_starts_that_follow_classes_the_first_is_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,11 +198,33 @@ def test_early_stopping_goes_on_when_others_have_spent_their_budget() -> None:
     points, labels = torch.tensor([[0.2, 0.5], [0.2, 1.0]], dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
     classifier.accept(points, labels)
     problem = ma.Problem(classifier, points, labels, L2, budget=1000)
-    problem.solve(replace(PLAIN, moves=220, closing=20, radius=0.05, restarts=10, gain=1e-3, beta=Power(0.5)))
+    attack = replace(PLAIN, moves=220, closing=20, rescue=100, radius=0.05, restarts=10, gain=1e-3, beta=Power(0.5))
+    problem.solve(attack)
     assert torch.isfinite(problem.distance[:, 0]).tolist() == [True, False]
     first, second = (problem.forwards + problem.backwards).tolist()
     assert second > 998
     assert first == 10 * 80
+
+
+def test_early_stopping_judges_ten_pairs_and_not_fewer() -> None:
+    problem = posed(L2)
+    problem.solve(replace(PLAIN, moves=32, closing=10, gain=1e-3, beta=Power(0.5)))  # 11 pairs
+    assert (problem.forwards + problem.backwards).tolist() == [65] * 20
+
+
+def test_what_early_stopping_saves_is_given_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what a sample may spend on a start would depend on who is measured with it."""
+    seen: list[int] = []
+    attempt = ma.MarginAttack.attempt
+
+    def watched(self: ma.MarginAttack, problem: ma.Problem, x: Tensor, passes: int) -> None:
+        seen.append(passes)
+        attempt(self, problem, x, passes)
+
+    monkeypatch.setattr(ma.MarginAttack, "attempt", watched)
+    problem = ma.Problem(posed(L2).classifier, *inputs(smooth(d=6), (6,)), L2, budget=603)
+    problem.solve(replace(PLAIN, moves=220, closing=20, radius=0.1, restarts=3, gain=1e-3, beta=Power(0.5)))
+    assert seen == [201, 201, 201]
 
 
 @pytest.mark.parametrize("gain", [-0.1, 1.0])

@@ -9,7 +9,7 @@ The two designs of (a, b) are the values ``Slide`` and ``Shrink``; docs/method.m
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, final
 
@@ -210,11 +210,12 @@ class MarginAttack(Attack):
             raise ValueError(f"{self}: moves, restarts and candidates start at 1, others at 0; gain is below 1")
 
     def __call__(self, problem: Problem) -> None:
+        share = problem.left // self.restarts
         for restart in range(self.restarts):
+            passes = share if self.gain else problem.left // (self.restarts - restart)
             with problem.take() as attempt:
                 home = self.follow > 0 and restart == 0 < self.restarts - 1
-                start = problem.x0 if home else self.start(attempt)
-                self.attempt(attempt, start, problem.left // (self.restarts - restart))
+                self.attempt(attempt, problem.x0 if home else self.start(attempt), passes)
 
     def attempt(self, problem: Problem, x: Points, passes: int) -> None:
         """From one start: follow the nearest classes, then go on from the nearest point found."""
@@ -245,21 +246,28 @@ class MarginAttack(Attack):
             x = project(problem, self.projection, z, self.beta(k, pairs))
         left = range(min(scans, pairs), pairs)
         plan = [(self.alpha(k, pairs), self.offset(k, pairs), self.beta(k, pairs)) for k in left]
-        self.onward(problem, x, plan, moves - 2 * pairs)
+        with suppress(Finished) if self.gain else nullcontext():  # whom it has left alone may have passes left
+            self.onward(problem, x, plan, moves - 2 * pairs)
 
     def onward(self, problem: Problem, x: Points, plan: Sequence[Sequence[float]], closing: int) -> None:
-        """The pairs of the plan, then the closing moves; with ``gain``, of those alone whom ten pairs brought on."""
-        pair, many = Pair(self.restoration, self.projection), PATIENCE if self.gain else max(1, len(plan))
-        with suppress(Finished) if self.gain else nullcontext(), ExitStack() as parts:
-            for first in range(0, len(plan), many):
-                before = problem.distance
-                (x,) = problem.walk(pair, plan[first : first + many], x)
-                if self.gain:
-                    rows = (problem.distance <= (1 - self.gain) * before)[:, 0].nonzero()[:, 0]
-                    if not len(rows):
-                        return
-                    problem, x = parts.enter_context(problem.take(rows, found=True)), x[rows]
-            self.close(problem, x, closing)
+        """The pairs of the plan, then the closing moves."""
+        pair, going = Pair(self.restoration, self.projection), torch.arange(len(x))
+        if not self.gain:
+            (x,) = problem.walk(pair, plan, x)
+            return self.close(problem, x, closing)
+        for first in range(0, len(plan), PATIENCE):
+            block = plan[first : first + PATIENCE]
+            with problem.take(going, found=True) as part:
+                before = part.distance
+                (x,) = part.walk(pair, block, x)
+            if len(block) == PATIENCE:
+                gained = (part.distance <= (1 - self.gain) * before)[:, 0]
+                going, x = going[gained.cpu()], x[gained]
+            if not len(going):
+                return None
+        with problem.take(going, found=True) as part:
+            self.close(part, x, closing)
+        return None
 
     def close(self, problem: Problem, x: Points, moves: int) -> None:
         """Restorations alone, ever further past the boundary."""

@@ -9,8 +9,8 @@ from dataclasses import replace
 from marginattack.attacks.marginattack import ActiveSet, MarginAttack, Shrink, Slide
 from marginattack.schedules import Constant, Power
 
-_PAPER = MarginAttack(follow=0, rescue=0, offset=Constant(-0.01), closing_offset=Constant(-0.01))
-_L2 = replace(_PAPER, projection=Slide(), alpha=Constant(1.0), beta=Power(0.5))
+_PAPER = MarginAttack(follow=0, rescue=0, offset=Constant(-0.01), closing_offset=Constant(-0.01), projection=Slide())
+_L2 = replace(_PAPER, alpha=Constant(1.0), beta=Power(0.5))
 _LINF = replace(_PAPER, projection=Shrink(b=0.1), alpha=Constant(0.2), beta=Power(1.0))
 _AUTHOR = replace(_PAPER, offset=Constant(-0.1), closing_offset=Constant(-0.1), restoration=ActiveSet(5))
 
