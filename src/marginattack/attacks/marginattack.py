@@ -207,7 +207,8 @@ class MarginAttack(Attack):
             or self.candidates < 1
             or not 0 <= self.gain < 1
         ):
-            raise ValueError(f"{self}: moves, restarts and candidates start at 1, others at 0; gain is below 1")
+            rules = "moves, restarts and candidates start at 1, the other numbers at 0; gain is below 1"
+            raise ValueError(f"{self}: {rules}")
 
     def __call__(self, problem: Problem) -> None:
         share = problem.left // self.restarts
