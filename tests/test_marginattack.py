@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from models import Function, inputs, smooth
+from models import inputs, smooth
 from oracles import linear, sphere
 from torch import Tensor, nn
 
@@ -177,60 +177,6 @@ def test_of_several_starts_that_follow_classes_the_first_is_the_input(monkeypatc
     for attack in (replace(ours, restarts=3), ours, replace(PLAIN, radius=0.1, restarts=2)):
         posed(L2).solve(attack)
     assert seen == [True, False, False, False, False, False]
-
-
-def test_early_stopping_leaves_alone_whom_ten_pairs_brought_nothing() -> None:
-    attack = replace(PLAIN, moves=220, closing=20, radius=0.1, restarts=2, beta=Power(0.5))
-    whole, early = posed(L2), posed(L2)
-    whole.solve(attack)
-    early.solve(replace(attack, gain=1e-8))
-    passes = early.forwards + early.backwards
-    assert len(set(passes.tolist())) > 2  # each sample has an end of its own
-    assert (passes % 40 == 0).all()  # after some ten pairs, without closing moves
-    assert passes.max() < 0.5 * (whole.forwards + whole.backwards).min()
-    torch.testing.assert_close(early.distance, whole.distance, rtol=1e-6, atol=0)
-
-
-def test_early_stopping_goes_on_when_others_have_spent_their_budget() -> None:
-    """The second sample never crosses and pays for every move; the first has budget left for all ten starts."""
-    model = Function(lambda x: torch.stack([0.5 - x[:, 0] + 10 * (x[:, 1] > 0.9), torch.zeros_like(x[:, 0])], 1))
-    classifier = ma.Classifier(model)
-    points, labels = torch.tensor([[0.2, 0.5], [0.2, 1.0]], dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
-    classifier.accept(points, labels)
-    problem = ma.Problem(classifier, points, labels, L2, budget=1000)
-    attack = replace(PLAIN, moves=220, closing=20, rescue=100, radius=0.05, restarts=10, gain=1e-3, beta=Power(0.5))
-    problem.solve(attack)
-    assert torch.isfinite(problem.distance[:, 0]).tolist() == [True, False]
-    first, second = (problem.forwards + problem.backwards).tolist()
-    assert second > 998
-    assert first == 10 * 80
-
-
-def test_early_stopping_judges_ten_pairs_and_not_fewer() -> None:
-    problem = posed(L2)
-    problem.solve(replace(PLAIN, moves=32, closing=10, gain=1e-3, beta=Power(0.5)))  # 11 pairs
-    assert (problem.forwards + problem.backwards).tolist() == [65] * 20
-
-
-def test_what_early_stopping_saves_is_given_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what a sample may spend on a start would depend on who is measured with it."""
-    seen: list[int] = []
-    attempt = ma.MarginAttack.attempt
-
-    def watched(self: ma.MarginAttack, problem: ma.Problem, x: Tensor, passes: int) -> None:
-        seen.append(passes)
-        attempt(self, problem, x, passes)
-
-    monkeypatch.setattr(ma.MarginAttack, "attempt", watched)
-    problem = ma.Problem(posed(L2).classifier, *inputs(smooth(d=6), (6,)), L2, budget=603)
-    problem.solve(replace(PLAIN, moves=220, closing=20, radius=0.1, restarts=3, gain=1e-3, beta=Power(0.5)))
-    assert seen == [201, 201, 201]
-
-
-@pytest.mark.parametrize("gain", [-0.1, 1.0])
-def test_a_gain_that_is_no_share_is_refused(gain: float) -> None:
-    with pytest.raises(ValueError, match="gain is below 1"):
-        ma.MarginAttack(gain=gain)
 
 
 def test_a_random_start_is_uniform_within_the_radius_and_the_box() -> None:

@@ -9,7 +9,7 @@ The two designs of (a, b) are the values ``Slide`` and ``Shrink``; docs/method.m
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, final
 
@@ -247,28 +247,29 @@ class MarginAttack(Attack):
             x = project(problem, self.projection, z, self.beta(k, pairs))
         left = range(min(scans, pairs), pairs)
         plan = [(self.alpha(k, pairs), self.offset(k, pairs), self.beta(k, pairs)) for k in left]
-        with suppress(Finished) if self.gain else nullcontext():  # whom it has left alone may have passes left
-            self.onward(problem, x, plan, moves - 2 * pairs)
-
-    def onward(self, problem: Problem, x: Points, plan: Sequence[Sequence[float]], closing: int) -> None:
-        """The pairs of the plan, then the closing moves."""
-        pair, going = Pair(self.restoration, self.projection), torch.arange(len(x))
-        if not self.gain:
+        pair, closing = Pair(self.restoration, self.projection), moves - 2 * pairs
+        if self.gain:
+            self.while_it_gains(problem, x, pair, plan, closing)
+        else:
             (x,) = problem.walk(pair, plan, x)
-            return self.close(problem, x, closing)
-        for first in range(0, len(plan), PATIENCE):
-            block = plan[first : first + PATIENCE]
+            self.close(problem, x, closing)
+
+    def while_it_gains(
+        self, problem: Problem, x: Points, pair: Pair, plan: Sequence[Sequence[float]], closing: int
+    ) -> None:
+        """The pairs of the plan and the closing moves; whom ten pairs brought less than ``gain`` is left alone."""
+        going = torch.arange(len(x))
+        with suppress(Finished):  # of those who are still going nobody can pay: the others may, for another start
+            for first in range(0, len(plan), PATIENCE):
+                block = plan[first : first + PATIENCE]
+                with problem.take(going, found=True) as part:
+                    before = part.distance
+                    (x,) = part.walk(pair, block, x)
+                if len(block) == PATIENCE:
+                    gained = (part.distance <= (1 - self.gain) * before)[:, 0]
+                    going, x = going[gained.cpu()], x[gained]
             with problem.take(going, found=True) as part:
-                before = part.distance
-                (x,) = part.walk(pair, block, x)
-            if len(block) == PATIENCE:
-                gained = (part.distance <= (1 - self.gain) * before)[:, 0]
-                going, x = going[gained.cpu()], x[gained]
-            if not len(going):
-                return None
-        with problem.take(going, found=True) as part:
-            self.close(part, x, closing)
-        return None
+                self.close(part, x, closing)
 
     def close(self, problem: Problem, x: Points, moves: int) -> None:
         """Restorations alone, ever further past the boundary."""
