@@ -13,12 +13,12 @@ from typing import Any
 from networks import NETWORKS, network
 from record import write
 
-from marginattack import bench
+from marginattack.analysis import benchmarking as bench
 from marginattack.attacks import Attack, MarginAttack, Race
 from marginattack.attacks.marginattack import Slide
-from marginattack.classifier import Classifier
-from marginattack.norms import as_norm
-from marginattack.schedules import Cosine
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import as_norm
+from marginattack.core.schedules import Cosine
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 

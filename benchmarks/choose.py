@@ -30,7 +30,7 @@ from marginattack.attacks import (
     Search,
 )
 from marginattack.attacks.attack import Attack
-from marginattack.losses import MARGIN
+from marginattack.core.losses import MARGIN
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import marginattack as ma
 from marginattack.attacks.presets import preset
-from marginattack.norms import as_norm
+from marginattack.core.norms import as_norm
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 

@@ -14,9 +14,10 @@ import json
 import multiprocessing
 import sys
 import time
+from dataclasses import asdict, astuple, dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +34,8 @@ EQUAL, EQUAL_SHARE = 1e-6, 0.99
 MEAN_TOLERANCE = {"cpu": 1e-4, "cuda": 5e-4}
 
 
-class Cell(NamedTuple):
+@dataclass(frozen=True)
+class Cell:
     """What is measured at once."""
 
     network: str
@@ -61,9 +63,9 @@ def measure(cell: Cell) -> dict[str, Any]:
         for seed in SEEDS
     ]  # fmt: skip
     distance = torch.cat([margins.distance for margins in found])
-    print(*cell, f"{time.perf_counter() - began:.1f} s", flush=True)
+    print(*astuple(cell), f"{time.perf_counter() - began:.1f} s", flush=True)
     return {
-        **cell._asdict(),
+        **asdict(cell),
         "distance": [None if np.isinf(value) else value for value in distance.tolist()],
         "passes": int(sum((margins.forwards + margins.backwards).sum() for margins in found)),
     }
@@ -102,7 +104,7 @@ def compare(old: Path, new: Path) -> int:
 
 
 def _cells(numbers: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    return {tuple(cell[name] for name in Cell._fields): cell for cell in numbers}
+    return {tuple(cell[field.name] for field in fields(Cell)): cell for cell in numbers}
 
 
 def main() -> None:

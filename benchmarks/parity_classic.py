@@ -17,8 +17,8 @@ from marginattack.attacks.boundary import Boundary
 from marginattack.attacks.carlini_wagner import CarliniWagner
 from marginattack.attacks.deepfool import DeepFool
 from marginattack.attacks.lbfgs import LBFGS
-from marginattack.draws import uniform
-from marginattack.norms import as_norm
+from marginattack.core.draws import uniform
+from marginattack.core.norms import as_norm
 
 STEPS, CANDIDATES, OVERSHOOT = 50, 10, 0.02  # DeepFool
 SEARCHES, DESCENT, RATES, INITIAL = 9, 300, (0.05, 0.01), 1e-3  # Carlini–Wagner

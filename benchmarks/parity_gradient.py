@@ -18,8 +18,8 @@ from marginattack.attacks.fgsm import FGSM
 from marginattack.attacks.logit_difference import LogitDifferenceAttack
 from marginattack.attacks.pgd import PGD
 from marginattack.attacks.search import Search
-from marginattack.losses import CROSS_ENTROPY
-from marginattack.norms import as_norm
+from marginattack.core.losses import CROSS_ENTROPY
+from marginattack.core.norms import as_norm
 
 RADII = {"linf": 0.1, "l2": 1.3, "l1": 6.0}
 REACH = {"linf": 0.4, "l2": 6.0, "l1": 20.0}  # the largest radius of a list of radii

@@ -12,8 +12,8 @@ import marginattack as ma
 from marginattack.attacks.jsma import JSMA
 from marginattack.attacks.one_pixel import OnePixel
 from marginattack.bounds import clever
-from marginattack.losses import LOG_ODDS, OWN
-from marginattack.norms import L0
+from marginattack.core.losses import LOG_ODDS, OWN
+from marginattack.core.norms import L0
 
 POOL = 10  # ART draws its maxima from 10 × samples gradients; ours takes as many gradients in all
 

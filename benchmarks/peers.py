@@ -5,10 +5,10 @@ The adapters themselves are marginattack.peers; here is only the roster, and why
 
 from dataclasses import dataclass
 
+from marginattack.analysis.benchmarking import contender, zero_confidence
 from marginattack.attacks import Attack
-from marginattack.bench import contender, zero_confidence
-from marginattack.classifier import Refused
-from marginattack.peers import PEERS, missing
+from marginattack.errors import InputError
+from marginattack.integrations import PEERS, missing
 
 # Left out unless asked for: Boundary runs one sample at a time, a forward each, which takes hours for a budget of
 # 2,000; JSMA and the one-pixel attack look for few pixels, not for a small distance.
@@ -42,5 +42,5 @@ def enlist(name: str, budget: int) -> Attack | Absent:
         return Absent(name, why)
     try:
         return contender(name, budget)
-    except Refused as refusal:
+    except InputError as refusal:
         return Absent(name, str(refusal))

@@ -98,10 +98,10 @@ class Killer(threading.Thread):
 
 def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str, kills: str) -> None:
     """One run: what its shards took in the workers, and what they took in all; workers = 0 is the serial engine."""
-    from marginattack.engines.ray import Cluster, Crew
-    from marginattack.engines.serial import Serial, in_this_process
-    from marginattack.run import run
-    from marginattack.settings import read_settings
+    from marginattack.runs.engines.ray import Cluster, Crew
+    from marginattack.runs.engines.serial import Serial, in_this_process
+    from marginattack.runs.run import run
+    from marginattack.runs.settings import read_settings
 
     torch.set_num_threads(1)
     data, name, _, moves = Path(folder) / f"{kind}-{n}.npz", *attack.partition(":")

@@ -28,13 +28,13 @@ from record import write
 from suite import SUBJECTS, read
 from torch import Tensor, nn
 
-from marginattack import graphs
 from marginattack.attacks import Attack, MarginAttack, Race
-from marginattack.classifier import Classifier
-from marginattack.flags import tf32
+from marginattack.core.classifier import Classifier
+from marginattack.core.flags import tf32
+from marginattack.core.norms import L2, as_norm
+from marginattack.core.problem import Problem
+from marginattack.execution import graphs
 from marginattack.measure import measure
-from marginattack.norms import L2, as_norm
-from marginattack.problem import Problem
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -162,7 +162,7 @@ def peers(model: nn.Module, x: Tensor, y: Tensor, passes: int) -> dict[str, Time
     """Others' attacks as they come, called as their users call them."""
     contenders: dict[str, Callable[[int], Any]] = {}
     try:
-        from marginattack.peers.advlib import load
+        from marginattack.integrations.advlib import load
 
         library = load()
         contenders["adv-lib DDN"] = lambda steps: library.ddn(model, x, y, steps=steps)

@@ -61,9 +61,9 @@ def child(data: str, out: str, moves: str) -> None:
     """One run: seconds in all, seconds of the attack, peak memory."""
     from contextlib import nullcontext
 
-    from marginattack.problem import Problem
-    from marginattack.run import run
-    from marginattack.settings import read_settings
+    from marginattack.core.problem import Problem
+    from marginattack.runs.run import run
+    from marginattack.runs.settings import read_settings
 
     torch.set_num_threads(1)
     inside, solve = [0.0], Problem.solve

@@ -27,11 +27,11 @@ from peers import Absent, enlist, roster
 from record import conditions, write
 from torch import Tensor, nn
 
-from marginattack import bench
+from marginattack.analysis import benchmarking as bench
 from marginattack.attacks import Attack
-from marginattack.classifier import Classifier
-from marginattack.norms import as_norm
-from marginattack.problem import Finished
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import as_norm
+from marginattack.core.problem import Finished
 from marginattack.sources.networks import ZOO, zoo
 
 NORMS, BUDGETS = ("l2", "linf", "l1"), (100, 400, 2000)
@@ -120,7 +120,7 @@ def cell_file(work: Path, place: Arena, norm: str, name: str, budget: int) -> Pa
 def save(path: Path, name: str, trial: bench.Trial, *, limit: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {
-        "name": name, "attack": trial.attack, "budget": trial.budget, "refuted": trial.refuted,
+        "name": name, "attack": trial.attack, "budget": trial.budget, "rejected": trial.rejected,
         "seconds": trial.seconds, "device": DEVICE, "cut": trial.seconds >= 0.98 * limit, "on": conditions(),
     }  # fmt: skip
     scratch = path.with_suffix(".tmp.npz")
@@ -137,7 +137,7 @@ def load(path: Path) -> tuple[dict[str, Any], bench.Trial]:
         trial = bench.Trial(
             attack=about["attack"], budget=about["budget"], distance=arrays["distance"],
             curve=arrays["curve"].astype(np.float64), forwards=arrays["forwards"], backwards=arrays["backwards"],
-            refuted=about["refuted"], seconds=about["seconds"],
+            rejected=about["rejected"], seconds=about["seconds"],
         )  # fmt: skip
     return about, trial
 

@@ -18,12 +18,12 @@ import vl_convert
 from torch import Tensor, nn
 
 from marginattack.attacks.marginattack import MarginAttack
-from marginattack.classifier import Classifier
-from marginattack.norms import NORMS
-from marginattack.problem import Problem
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import NORMS
+from marginattack.core.problem import Problem
+from marginattack.core.schedules import Constant, Schedule
 from marginattack.report.bundle import vega_lite
 from marginattack.report.look import BLUE, GREEN, GREY, ORANGE, Chart, config
-from marginattack.schedules import Constant, Schedule
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 Curve: TypeAlias = Callable[[Any], Any]

@@ -34,7 +34,7 @@ def network() -> nn.Module:
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
     """Everything is captured, on the CPU; the graphs."""
-    from marginattack import graphs
+    from marginattack.execution import graphs
 
     made: list[Replayed] = []
 

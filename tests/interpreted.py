@@ -13,13 +13,14 @@ from models import inputs, smooth
 from standins import Replayed
 from torch import Tensor
 
-from marginattack import graphs, kernels, losses, norms
-from marginattack.anytime import Anytime
 from marginattack.attacks import Race
 from marginattack.attacks.legs import Descent
-from marginattack.classifier import Classifier
-from marginattack.norms import L2, LINF, Norm
-from marginattack.problem import Problem
+from marginattack.core import losses, norms
+from marginattack.core.classifier import Classifier
+from marginattack.core.history import Anytime
+from marginattack.core.norms import L2, LINF, Norm
+from marginattack.core.problem import Problem
+from marginattack.execution import graphs, kernels
 
 
 def close(found: Tensor, expected: Tensor) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.sources.data import Data, open_data
 
 DRAW = np.random.default_rng(0)
@@ -19,7 +19,7 @@ DRAW = np.random.default_rng(0)
 
 def refused(source: object, **options: Any) -> str:
     """The one line that refuses a source."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InputError) as caught:
         open_data(str(source), **options)
     line = str(caught.value)
     assert "\n" not in line

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from marginattack.peers import Peer
-from marginattack.peers.guest import Guest
-from marginattack.peers.peer import Entry, Library
+from marginattack.integrations import Peer
+from marginattack.integrations.guest import Guest
+from marginattack.integrations.peer import Entry, Library
 
 
 def stranger(run: Callable[[Guest], Tensor]) -> Peer:

@@ -7,10 +7,10 @@ import torch
 from models import inputs, smooth
 
 import marginattack as ma
-from marginattack.anytime import GRID, RATIO, Anytime
 from marginattack.attacks import ATTACKS
-from marginattack.norms import L2
-from marginattack.trace import trace
+from marginattack.core.history import GRID, RATIO, Anytime
+from marginattack.core.norms import L2
+from marginattack.runs.trace import trace
 
 INF = torch.inf
 
@@ -65,10 +65,10 @@ def test_late_is_what_fewer_passes_had_found() -> None:
     model = smooth()
     images, labels = inputs(model)
     full = ma.measure(model, images, labels, attack=ma.MarginAttack(moves=6, closing=2, follow=0, scans=0))
-    assert (full.late >= full.distance).all()
-    assert (full.late > full.distance).any()
+    assert (full.distance_at_90pct >= full.distance).all()
+    assert (full.distance_at_90pct > full.distance).any()
     wrong = ma.measure(model, images, (labels + 1) % 4, attack=ma.MarginAttack(moves=40))
-    assert (wrong.late == 0).all()
+    assert (wrong.distance_at_90pct == 0).all()
 
 
 def test_a_trace_has_a_row_a_look_with_the_move_that_led_there() -> None:

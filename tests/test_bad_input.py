@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.attacks import DeepFool
-from marginattack.norms import as_norm
+from marginattack.core.norms import as_norm
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 

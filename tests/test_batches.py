@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from marginattack import Classifier, batches
+from marginattack import Classifier
+from marginattack.execution import memory as batches
 
 IMAGE = torch.zeros(3, 8, 8)
 CPU = torch.device("cpu")

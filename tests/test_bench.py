@@ -14,12 +14,12 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import marginattack as ma
-from marginattack import bench
-from marginattack.classifier import Classifier
+from marginattack.analysis import benchmarking as bench
 from marginattack.cli import bench as cli_bench
-from marginattack.norms import L2
-from marginattack.peers import PEERS, missing
-from marginattack.peers.guest import Guest
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import L2
+from marginattack.integrations import PEERS, missing
+from marginattack.integrations.guest import Guest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
@@ -76,7 +76,7 @@ def made(distance: list[float], budget: int = 10) -> bench.Trial:
     curve = np.repeat(np.array(distance)[:, None], len(bench.grid(budget)), axis=1)
     return bench.Trial(
         attack="", budget=budget, distance=np.array(distance), curve=curve, forwards=passes, backwards=0 * passes,
-        refuted=0, seconds=0.0,
+        rejected=0, seconds=0.0,
     )  # fmt: skip
 
 

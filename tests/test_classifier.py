@@ -10,7 +10,7 @@ from oracles import linear
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.flags import full_float32
+from marginattack.core.flags import full_float32
 
 QUICK = ma.MarginAttack(moves=24, closing=4, follow=1)
 
@@ -56,7 +56,7 @@ def passes(model: Buffered, images: Tensor, labels: Tensor) -> None:
 
 
 def refused(model: Buffered, images: Tensor, labels: Tensor) -> None:
-    with pytest.raises(ma.Refused):
+    with pytest.raises(ma.InputError):
         ma.measure(model, images, labels + 9, attack=QUICK)
 
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import marginattack as ma
-from marginattack.classifier import Classifier, Refused
 from marginattack.cli import app
-from marginattack.compiling import Compiler
-from marginattack.graphs import friendly
+from marginattack.core.classifier import Classifier
+from marginattack.errors import InputError
+from marginattack.execution.compilation import Compiler
+from marginattack.execution.graphs import friendly
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: nothing is compiled elsewhere")
 
@@ -131,13 +132,13 @@ def test_memory_that_runs_out_in_low_precision_is_no_fault_of_the_model(monkeypa
 
 
 def test_on_a_cpu_it_is_refused() -> None:
-    with pytest.raises(Refused, match="compiled is for a GPU"):
+    with pytest.raises(InputError, match="compiled is for a GPU"):
         ma.measure(smooth(), *inputs(smooth(), n=3), "l2", compiled=True)
 
 
 def test_compiled_is_not_stated_twice() -> None:
     model = smooth()
-    with pytest.raises(Refused, match="compiled is stated twice"):
+    with pytest.raises(InputError, match="compiled is stated twice"):
         ma.measure(Classifier(model), *inputs(model, n=3), "l2", compiled=True)
 
 

@@ -12,11 +12,11 @@ from catalogue import BROKEN, HEALTHY, MASKED, Before, network
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.classifier import Classifier
-from marginattack.diagnose import Finding, afterwards, preflight, probe
-from marginattack.diagnose.blackbox import _Walk
-from marginattack.diagnose.causes import CAUSES, EXPLAINS, GRADES, found, settled
-from marginattack.norms import NORMS, as_norm
+from marginattack.analysis.diagnose import Finding, afterwards, preflight, probe
+from marginattack.analysis.diagnose.blackbox import _Walk
+from marginattack.analysis.diagnose.causes import CAUSES, EXPLAINS, GRADES, found, settled
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import NORMS, as_norm
 from marginattack.sources.data import samples
 
 PAGE = Path(__file__).parents[1] / "docs/diagnosis.md"
@@ -93,7 +93,7 @@ def test_a_few_images_are_enough_to_run_and_too_few_to_judge_accuracy(some: tupl
     x, y = some
     assert preflight(network(), x[:1], y[:1]) == []
     assert preflight(network(), x[:20], (y[:20] + 1) % 10, expect_accuracy=None) == []
-    with pytest.raises(ma.classifier.Refused, match="0 images"):
+    with pytest.raises(ma.InputError, match="0 images"):
         preflight(network(), x[:0], y[:0])
 
 
@@ -126,8 +126,8 @@ def rows(n: int = 20, **changed: Any) -> dict[str, Any]:
         "id": np.arange(n), "attack": np.full(n, "marginattack"), "norm": np.full(n, "l2"),
         "label": np.arange(n) % 10, "prediction": np.arange(n) % 10, "target": np.full(n, -1),
         "adversarial_label": (np.arange(n) + 1) % 10, "distance": np.linspace(0.5, 1.5, n),
-        "success": np.ones(n, dtype=bool), "refuted": np.zeros(n, dtype=bool),
-        "forwards": np.full(n, 200), "backwards": np.full(n, 200), "late": 1.005 * np.linspace(0.5, 1.5, n),
+        "success": np.ones(n, dtype=bool), "rejected": np.zeros(n, dtype=bool),
+        "forwards": np.full(n, 200), "backwards": np.full(n, 200), "distance_at_90pct": 1.005 * np.linspace(0.5, 1.5, n),
     }  # fmt: skip
     return columns | changed
 
@@ -160,21 +160,27 @@ PGD = np.full(20, "pgd")
         (first(rows(), 1, distance=INF), ["inconsistent-rows"]),
         (first(rows(), 1, distance=NAN), ["inconsistent-rows"]),
         (first(rows(), 1, distance=-1.0), ["inconsistent-rows"]),
-        (first(rows(), 2, refuted=True, success=False, distance=INF, late=INF), ["refuted"]),
-        (first(rows(), 2, success=False, distance=INF, late=INF), ["not-found"]),
-        (first(rows(attack=PGD), 9, success=False, distance=INF, late=INF), []),
-        (first(rows(), 2, success=False, distance=INF, late=INF, forwards=0, backwards=0), ["nothing-tried"]),
-        (first(rows(), 4, late=2.0), ["not-converged"]),
-        (first(rows(), 4, late=INF), ["not-converged"]),
-        (first(rows(), 3, late=2.0), []),
-        (first(rows(attack=np.full(20, "deepfool")), 20, late=INF), []),
-        (first(rows(attack=PGD), 20, late=INF), []),
-        ({name: column for name, column in rows().items() if name != "late"}, []),
-        (first(rows(), 3, distance=1e-8, late=1e-8), ["tiny-margins"]),
-        (first(rows(), 2, distance=1e-8, late=1e-8), []),
-        (first(rows(), 5, prediction=-1, distance=0.0, late=0.0, forwards=0, backwards=0), []),
-        (first(rows(), 20, prediction=-1, distance=0.0, late=0.0, forwards=0, backwards=0), ["accuracy-zero"]),
-        (first(rows(), 5, target=3, prediction=3, distance=0.0, late=0.0), []),
+        (first(rows(), 2, rejected=True, success=False, distance=INF, distance_at_90pct=INF), ["rejected"]),
+        (first(rows(), 2, success=False, distance=INF, distance_at_90pct=INF), ["not-found"]),
+        (first(rows(attack=PGD), 9, success=False, distance=INF, distance_at_90pct=INF), []),
+        (
+            first(rows(), 2, success=False, distance=INF, distance_at_90pct=INF, forwards=0, backwards=0),
+            ["nothing-tried"],
+        ),
+        (first(rows(), 4, distance_at_90pct=2.0), ["not-converged"]),
+        (first(rows(), 4, distance_at_90pct=INF), ["not-converged"]),
+        (first(rows(), 3, distance_at_90pct=2.0), []),
+        (first(rows(attack=np.full(20, "deepfool")), 20, distance_at_90pct=INF), []),
+        (first(rows(attack=PGD), 20, distance_at_90pct=INF), []),
+        ({name: column for name, column in rows().items() if name != "distance_at_90pct"}, []),
+        (first(rows(), 3, distance=1e-8, distance_at_90pct=1e-8), ["tiny-margins"]),
+        (first(rows(), 2, distance=1e-8, distance_at_90pct=1e-8), []),
+        (first(rows(), 5, prediction=-1, distance=0.0, distance_at_90pct=0.0, forwards=0, backwards=0), []),
+        (
+            first(rows(), 20, prediction=-1, distance=0.0, distance_at_90pct=0.0, forwards=0, backwards=0),
+            ["accuracy-zero"],
+        ),
+        (first(rows(), 5, target=3, prediction=3, distance=0.0, distance_at_90pct=0.0), []),
     ],
 )
 def test_rows_are_judged(columns: dict[str, Any], expected: list[str]) -> None:
@@ -183,21 +189,21 @@ def test_rows_are_judged(columns: dict[str, Any], expected: list[str]) -> None:
 
 def test_margins_in_several_norms_must_be_in_order() -> None:
     l2 = rows()
-    linf = rows(norm=np.full(20, "linf"), distance=0.1 * l2["distance"], late=0.1 * l2["distance"])
-    l1 = rows(norm=np.full(20, "l1"), distance=9 * l2["distance"], late=9 * l2["distance"])
+    linf = rows(norm=np.full(20, "linf"), distance=0.1 * l2["distance"], distance_at_90pct=0.1 * l2["distance"])
+    l1 = rows(norm=np.full(20, "l1"), distance=9 * l2["distance"], distance_at_90pct=9 * l2["distance"])
     assert codes(joined(l2, linf, l1)) == []
-    (finding,) = afterwards(joined(l2, first(linf, 2, distance=3.0, late=3.0), l1))
+    (finding,) = afterwards(joined(l2, first(linf, 2, distance=3.0, distance_at_90pct=3.0), l1))
     assert (finding.code, finding.samples, finding.of) == ("norms-out-of-order", 2, 20)
-    other_target = first(linf, 2, distance=3.0, late=3.0, target=7)
+    other_target = first(linf, 2, distance=3.0, distance_at_90pct=3.0, target=7)
     assert codes(joined(l2, other_target, l1)) == []
 
 
 def columns_of(found: ma.Margins, attack: str) -> dict[str, Any]:
     n = len(found)
-    names = ("label", "prediction", "adversarial_label", "distance", "success", "refuted", "forwards", "backwards")
+    names = ("label", "prediction", "adversarial_label", "distance", "success", "rejected", "forwards", "backwards")
     columns = {name: getattr(found, name).numpy() for name in names}
-    if hasattr(found, "late"):
-        columns["late"] = found.late.numpy()
+    if hasattr(found, "distance_at_90pct"):
+        columns["distance_at_90pct"] = found.distance_at_90pct.numpy()
     return columns | {"id": np.arange(n), "attack": np.full(n, attack), "norm": np.full(n, found.norm)}
 
 

@@ -9,7 +9,7 @@ from problems import posed
 from torch import Tensor
 
 import marginattack as ma
-from marginattack.schedules import Power
+from marginattack.core.schedules import Power
 
 PLAIN = ma.MarginAttack(follow=0, scans=0, moves=220, closing=20, rescue=0, radius=0.1, beta=Power(0.5))
 

@@ -62,7 +62,7 @@ def test_an_attack_may_be_named() -> None:
     model = smooth()
     images, labels = inputs(model)
     assert bool(ma.measure(model, images, labels, attack="deepfool").success.any())
-    with pytest.raises(ma.Refused, match=r"attack is 'deepfoul': give an attack such as Race\(\)"):
+    with pytest.raises(ma.InputError, match=r"attack is 'deepfoul': give an attack such as Race\(\)"):
         ma.measure(model, images, labels, attack="deepfoul")
 
 
@@ -70,7 +70,7 @@ def test_an_attack_may_be_named() -> None:
 def test_a_box_without_walls_is_refused_by_attacks_that_need_them(attack: ma.attacks.Attack) -> None:
     model = smooth()
     images, labels = inputs(model)
-    with pytest.raises(ma.Refused, match="needs a box with walls"):
+    with pytest.raises(ma.InputError, match="needs a box with walls"):
         ma.measure(model, images, labels, attack=attack, bounds=(-torch.inf, torch.inf))
 
 

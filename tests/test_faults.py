@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from run_folders import ENVIRONMENT, call, command, content, scratch
 
-from marginattack.store import Store
+from marginattack.storage.run_folder import Store
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_killed_ten_times_and_resumed_it_is_as_if_nothing_had_happened(tmp_path:
 
 CRASH = """
 import os, sys
-import marginattack.store as store
+import marginattack.storage.run_folder as store
 left = int(sys.argv.pop(1))
 def replace(source, target, real=os.replace):
     global left

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import marginattack as ma
-from marginattack.classifier import Classifier
-from marginattack.folding import folded
+from marginattack.core.classifier import Classifier
+from marginattack.execution.folding import folded
 
 
 class Block(nn.Module):
@@ -98,7 +98,7 @@ def test_margins_are_those_of_the_model_and_the_copy_ends_with_the_hold(monkeypa
         assert classifier._folded is not None
     assert classifier._folded is None
     found = ma.measure(model, IMAGES, labels, "l2", budget=100)
-    monkeypatch.setattr("marginattack.classifier.folded", lambda *_: None)
+    monkeypatch.setattr("marginattack.core.classifier.folded", lambda *_: None)
     plain = ma.measure(model, IMAGES, labels, "l2", budget=100)
     assert found.success.equal(plain.success)
     torch.testing.assert_close(found.distance, plain.distance, rtol=1e-3, atol=0)

@@ -10,13 +10,13 @@ from standins import Replayed
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack import graphs
 from marginattack.attacks import ATTACKS, Attack, MarginAttack, Race, legs
 from marginattack.attacks.marginattack import Slide
-from marginattack.classifier import Classifier
-from marginattack.norms import as_norm
-from marginattack.problem import Problem
-from marginattack.schedules import Constant, Power
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import as_norm
+from marginattack.core.problem import Problem
+from marginattack.core.schedules import Constant, Power
+from marginattack.execution import graphs
 
 # Hops that end a little past the boundary: of those that end on it, rounding decides which look finds them.
 TWICE = MarginAttack(restarts=2, radius=0.1, offset=Constant(-1e-6))

@@ -10,11 +10,11 @@ import pytest
 import torch
 from models import inputs, smooth
 
-from marginattack import norms
 from marginattack.attacks.legs import Descent
-from marginattack.classifier import Classifier
-from marginattack.norms import L2, LINF, Norm
-from marginattack.problem import Problem
+from marginattack.core import norms
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import L2, LINF, Norm
+from marginattack.core.problem import Problem
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the kernels run nowhere else")
 

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.lattice import on_lattice
-from marginattack.norms import NORMS
+from marginattack.core.norms import NORMS
+from marginattack.runs.lattice import on_lattice
 
 
 @pytest.mark.parametrize("norm", ["l0", "l1", "l2", "linf"])

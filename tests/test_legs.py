@@ -6,12 +6,12 @@ from models import inputs, smooth
 from standins import Replayed
 
 import marginattack as ma
-from marginattack import graphs
 from marginattack.attacks import Race
-from marginattack.classifier import Classifier
-from marginattack.graphs import Graphs, Step
-from marginattack.norms import NORMS, as_norm
-from marginattack.problem import Problem
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import NORMS, as_norm
+from marginattack.core.problem import Problem
+from marginattack.execution import graphs
+from marginattack.execution.graphs import Graphs, Step
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 

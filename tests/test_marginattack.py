@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import marginattack as ma
 from marginattack.attacks.marginattack import ActiveSet, ByNorm, Clipped, InBox, Shrink, Slide
 from marginattack.attacks.presets import PRESETS
-from marginattack.norms import L0, L1, L2, LINF, Norm
-from marginattack.schedules import Constant, Power
+from marginattack.core.norms import L0, L1, L2, LINF, Norm
+from marginattack.core.schedules import Constant, Power
 
 FREE = (-torch.inf, torch.inf)
 PLAIN = ma.MarginAttack(follow=0, scans=0, moves=40, closing=10, rescue=0)
@@ -272,7 +272,7 @@ def test_the_closing_moves_succeed_on_every_digit_with_the_papers_settings(
     attack = replace(ma.preset("mnist-linf"), restarts=1, candidates=3)
     margins = ma.measure(network, images, labels, "linf", attack=attack)
     assert margins.success.all()
-    assert not margins.refuted.any()
+    assert not margins.rejected.any()
     assert (margins.distance < 0.3).all()
 
 

@@ -24,8 +24,8 @@ def made(distance: list[float], *, right: list[bool] | None = None, targeted: bo
     return ma.Margins(
         norm="l2", distance=size, adversarial=torch.rand(n, 1, 2, 3), success=torch.isfinite(size), label=zero,
         prediction=zero if right is None else (~torch.tensor(right)).long(), adversarial_label=zero + 1,
-        forwards=passes, backwards=2 * passes, refuted=torch.isinf(size),
-        confidence=torch.full_like(size, 0.9), late=size, settings={"targeted": targeted},
+        forwards=passes, backwards=2 * passes, rejected=torch.isinf(size),
+        confidence=torch.full_like(size, 0.9), distance_at_90pct=size, settings={"targeted": targeted},
     )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_robust_accuracy_is_the_share_that_lies_further() -> None:
 def test_the_summary_is_of_the_inputs_that_were_right() -> None:
     summary = made([0.0, 1.0, 2.0, 4.0, INF], right=[False, True, True, True, True]).summary()
     assert summary == {
-        "n": 5, "accuracy": 0.8, "measured": 4, "success": 0.75, "refuted": 1,
+        "n": 5, "accuracy": 0.8, "measured": 4, "success": 0.75, "rejected": 1,
         "median": 3.0, "mean_found": pytest.approx(7 / 3), "forwards": 3.5, "backwards": 7.0,
     }  # fmt: skip
 

@@ -94,7 +94,7 @@ def test_of_a_constant_model_nothing_is_found() -> None:
         assert margins.success.tolist() == [False, False, True]
         assert margins.adversarial.equal(images)
         assert margins.adversarial_label.tolist() == [0, 0, 0]
-        assert not margins.refuted.any()
+        assert not margins.rejected.any()
 
 
 def threshold() -> nn.Module:
@@ -113,15 +113,15 @@ def test_what_does_not_hold_on_the_bare_model_is_reported_as_refuted(when: Calla
     images = torch.tensor([[0.1, 0.5]] * 5)
     model = Fickle(threshold(), when)
     margins = ma.measure(model, images, torch.zeros(5, dtype=torch.int64), attack=QUICK)
-    assert margins.refuted.all()
+    assert margins.rejected.all()
     assert not margins.success.any()
     assert margins.distance.tolist() == [torch.inf] * 5
     assert margins.adversarial.equal(images)
     assert margins.adversarial_label.equal(margins.prediction)
-    assert margins.summary()["refuted"] == 5
+    assert margins.summary()["rejected"] == 5
     honest = ma.measure(threshold(), images, torch.zeros(5, dtype=torch.int64), attack=QUICK)
     assert honest.success.all()
-    assert not honest.refuted.any()
+    assert not honest.rejected.any()
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -261,9 +261,9 @@ class Jittery(nn.Module):
 
 def test_what_large_batches_change_of_the_logits_loses_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = inputs(smooth(), n=60)
-    assert not ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).refuted.any()
+    assert not ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).rejected.any()
     monkeypatch.setattr(ma.Classifier, "meet", lambda *_: None)
-    assert ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).refuted.any()
+    assert ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).rejected.any()
 
 
 def test_a_point_that_rounding_refuses_is_taken_a_little_further_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,9 +271,9 @@ def test_a_point_that_rounding_refuses_is_taken_a_little_further_out(monkeypatch
     monkeypatch.setattr(ma.Classifier, "meet", lambda *_: None)
     found = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200)
     assert found.success.all()
-    assert not found.refuted.any()
+    assert not found.rejected.any()
     monkeypatch.setattr(sys.modules["marginattack.measure"], "FURTHER", ())  # the function hides the module
     strict = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200)
-    assert strict.refuted.any()
-    held = ~strict.refuted
+    assert strict.rejected.any()
+    held = ~strict.rejected
     assert found.distance[held].equal(strict.distance[held])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 
-from marginattack.norms import L0, L1, L2, LINF, NORMS, Norm, as_norm
+from marginattack.core.norms import L0, L1, L2, LINF, NORMS, Norm, as_norm
 
 Array = NDArray[Any]
 

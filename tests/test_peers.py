@@ -7,12 +7,13 @@ from strangers import stranger
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.classifier import Classifier, Refused
-from marginattack.norms import L2, as_norm
-from marginattack.peers import PEERS, missing, peer
-from marginattack.peers.guest import Guest, in_order
-from marginattack.peers.peer import Plan
-from marginattack.problem import Finished, Problem
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import L2, as_norm
+from marginattack.core.problem import Finished, Problem
+from marginattack.errors import InputError
+from marginattack.integrations import PEERS, missing, peer
+from marginattack.integrations.guest import Guest, in_order
+from marginattack.integrations.peer import Plan
 
 HERE = [name for name in PEERS if not missing(name) and not PEERS[name].entry.needs]  # numba compiles for a minute
 
@@ -135,14 +136,14 @@ def test_best_point_on_the_way_counts_not_the_returned_one() -> None:
 def test_targets_are_refused() -> None:
     model = smooth(dtype=torch.float32)
     x, y = inputs(model)
-    with pytest.raises(Refused, match="untargeted"):
+    with pytest.raises(InputError, match="untargeted"):
         ma.measure(model, x, y, "l2", attack=stranger(lambda guest: guest.images), targets=(y + 1) % 4)
 
 
 def test_norms_that_a_peer_is_not_made_for_are_refused() -> None:
     model = smooth(dtype=torch.float32)
     x, y = inputs(model)
-    with pytest.raises(Refused, match="stranger is made for l2, not linf"):
+    with pytest.raises(InputError, match="stranger is made for l2, not linf"):
         ma.measure(model, x, y, "linf", attack=stranger(lambda guest: guest.images))
 
 
@@ -164,7 +165,7 @@ def test_every_peer_that_is_here(name: str) -> None:
     for norm in PEERS[name].entry.norms:
         found = ma.measure(model, x, y, norm, attack=PEERS[name], budget=101)
         assert int((found.forwards + found.backwards).max()) <= 101
-        assert not found.refuted.any()
+        assert not found.rejected.any()
         size = as_norm(norm).size((found.adversarial - x).flatten(1))[:, 0]
         here = found.success
         torch.testing.assert_close(size[here].double(), found.distance[here], rtol=1e-4, atol=1e-6)
@@ -181,7 +182,7 @@ def test_peers_that_are_not_here_say_why() -> None:
         if not (why := missing(name)):
             continue
         assert "cannot be imported" in why
-        with pytest.raises(Refused, match="pip install"):
+        with pytest.raises(InputError, match="pip install"):
             peer(name)
-    with pytest.raises(Refused, match="no peer named 'advlib:magic'"):
+    with pytest.raises(InputError, match="no peer named 'advlib:magic'"):
         peer("advlib:magic")

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.attacks import Attack
-from marginattack.classifier import Classifier
-from marginattack.precision import chosen, quickest
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import L2
+from marginattack.execution.precision import chosen, quickest
 from marginattack.reproduce.fast import InTf32
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
@@ -60,7 +61,7 @@ def test_no_sample_is_lost_where_low_precision_misleads() -> None:
     x, y = inputs(Rounded(), n=12)
     found = ma.measure(Rounded(), x, y, "l2", budget=400, search="bf16")
     assert found.success.all()
-    assert not found.refuted.any()
+    assert not found.rejected.any()
 
 
 def test_the_quickest_that_loses_nothing_is_chosen() -> None:
@@ -78,7 +79,7 @@ def test_on_a_cpu_auto_is_float32() -> None:
     assert ma.measure(smooth(), x, y, "l2", budget=40, search="auto").settings["search"] == "float32"
     classifier = Classifier(smooth())
     with classifier.held():
-        assert quickest(classifier, x, y, ma.norms.L2, ma.Race(), 40) == "float32"
+        assert quickest(classifier, x, y, L2, ma.Race(), 40) == "float32"
 
 
 @pytest.mark.parametrize("attack", [ma.ATTACKS["logit-difference"](), ma.ATTACKS["search"](), ma.MarginAttack()])
@@ -106,13 +107,13 @@ def test_a_model_that_cannot_run_in_low_precision_is_refused_in_a_line() -> None
             return logits
 
     x, y = inputs(Fixed(), n=4)
-    with pytest.raises(ma.Refused, match="model fails in bf16"):
+    with pytest.raises(ma.InputError, match="model fails in bf16"):
         ma.measure(Fixed(), x, y, search="bf16")
 
 
 def test_an_unknown_precision_is_refused_and_so_is_one_stated_twice() -> None:
     x, y = inputs(smooth(), n=4)
-    with pytest.raises(ma.Refused, match="search is 'fp8'"):
+    with pytest.raises(ma.InputError, match="search is 'fp8'"):
         ma.measure(smooth(), x, y, search="fp8")
-    with pytest.raises(ma.Refused, match="search is stated twice"):
+    with pytest.raises(ma.InputError, match="search is stated twice"):
         ma.measure(Classifier(smooth()), x, y, search="bf16")

@@ -7,8 +7,8 @@ from problems import on_line, posed, small
 from torch import Tensor
 
 import marginattack as ma
-from marginattack import losses
-from marginattack.problem import Finished
+from marginattack.core import losses
+from marginattack.core.problem import Finished
 
 QUICK = ma.MarginAttack(moves=10, closing=2, follow=1, candidates=2)
 RANDOM = ma.MarginAttack(moves=10, closing=2, follow=0, scans=0, restarts=2, radius=0.2)

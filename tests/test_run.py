@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 import marginattack as ma
 from marginattack.cli import app
-from marginattack.store import Store
+from marginattack.core.norms import NORMS
+from marginattack.storage.run_folder import Store
 
 RUNNER = CliRunner()
 QUICK = ("--attack", "marginattack", "--set", "attack.marginattack.moves=10")
@@ -53,9 +54,9 @@ def test_it_holds_what_measure_returns(run: Path) -> None:
 
 
 def test_a_part_must_be_named_where_there_are_several(run: Path) -> None:
-    with pytest.raises(ma.Refused, match="of which 2 fit any part: state the norm"):
+    with pytest.raises(ma.InputError, match="of which 2 fit any part: state the norm"):
         ma.Margins.load(run)
-    with pytest.raises(ma.Refused, match="of which 0 fit l1"):
+    with pytest.raises(ma.InputError, match="of which 0 fit l1"):
         ma.Margins.load(run, norm="l1")
 
 
@@ -69,7 +70,7 @@ def test_stored_images_show_the_stored_distances_also_at_8_bits(run: Path) -> No
             for name, distance, unit in (("adversarial", "distance", 1.0), ("adversarial_255", "distance_255", 255.0)):
                 points = images[name].float() / unit
                 assert (model(points).argmax(1) != column["label"]).all()
-                size = ma.norms.NORMS[part.norm].size((points.double() - images["original"].double()).flatten(1))[:, 0]
+                size = NORMS[part.norm].size((points.double() - images["original"].double()).flatten(1))[:, 0]
                 assert torch.allclose(size, column[distance], atol=1e-7)
 
 

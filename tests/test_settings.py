@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from marginattack import MarginAttack, Refused
+from marginattack import InputError, MarginAttack
 from marginattack.attacks import ATTACKS
-from marginattack.schedules import Constant
-from marginattack.settings import Settings, as_toml, build_attack, read_settings
+from marginattack.core.schedules import Constant
+from marginattack.runs.settings import Settings, as_toml, build_attack, read_settings
 
 FLAGS = {"model": "zoo:mnist-cnn", "data": "samples:mnist"}
 
@@ -67,22 +67,22 @@ BAD = {
 
 @pytest.mark.parametrize("assignment", BAD)
 def test_a_bad_setting_is_one_line_that_names_it(assignment: str) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(InputError) as refusal:
         read_settings(None, ["seed=1", assignment], FLAGS)
     assert str(refusal.value).startswith(BAD[assignment])
     assert "\n" not in str(refusal.value)
 
 
 def test_model_and_data_must_be_stated() -> None:
-    with pytest.raises(Refused, match="no data is stated: give --data"):
+    with pytest.raises(InputError, match="no data is stated: give --data"):
         read_settings(None, [], {"model": "zoo:mnist-cnn"})
 
 
 def test_a_file_that_is_no_toml_or_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("a = = 1")
-    with pytest.raises(Refused, match="is no TOML"):
+    with pytest.raises(InputError, match="is no TOML"):
         read_settings(tmp_path / "bad.toml", [], {})
-    with pytest.raises(Refused, match="cannot read --config"):
+    with pytest.raises(InputError, match="cannot read --config"):
         read_settings(tmp_path / "none.toml", [], {})
 
 
@@ -110,7 +110,7 @@ def test_attacks_take_numbers_words_and_constant_schedules() -> None:
     ],
 )
 def test_bad_settings_of_an_attack(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(InputError) as refusal:
         build_attack("marginattack", values)
     assert str(refusal.value).startswith(message)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from marginattack import stats
+from marginattack.analysis import statistics as stats
 
 RANDOM = np.random.default_rng(0)
 

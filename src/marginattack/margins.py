@@ -19,7 +19,7 @@ class Margins:
     """How far each input is from the decision boundary, and the adversarial point that shows it.
 
     ``distance`` is infinite where nothing was found and 0 where the input is already misclassified. Every row was
-    checked on the bare model: ``refuted`` marks those whose point did not hold there, which count as not found.
+    checked on the bare model: ``rejected`` marks those whose point did not hold there, which count as not found.
     """
 
     norm: str
@@ -32,8 +32,8 @@ class Margins:
     adversarial_label: Tensor  # (n,) of the adversarial image
     forwards: Tensor  # (n,) passes spent by the attack
     backwards: Tensor
-    refuted: Tensor  # (n,) bool
-    late: Tensor  # (n,) float64, the best distance when about nine tenths of the passes were spent
+    rejected: Tensor  # (n,) bool
+    distance_at_90pct: Tensor  # (n,) float64, the best distance when about nine tenths of the passes were spent
     settings: dict[str, Any]  # what made this: attack, budget, seed, bounds, versions
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Margins:
             "accuracy": float((self.prediction == self.label).double().mean()),
             "measured": int(right.sum()),
             "success": float(self.success[right].double().mean()),
-            "refuted": int(self.refuted.sum()),
+            "rejected": int(self.rejected.sum()),
             "median": float(np.median(distance)) if len(distance) else float("nan"),
             "mean_found": float(found.mean()),
             "forwards": float(self.forwards[right].double().mean()),
@@ -117,10 +117,10 @@ class Margins:
     @staticmethod
     def load(path: str | os.PathLike[str], *, norm: str | None = None, attack: str | None = None) -> "Margins":
         """Read what ``save`` wrote, or one part of a run folder: name its norm and attack where it has several."""
-        from marginattack.places import place
+        from marginattack.storage.paths import place
 
         if place(path).is_dir():
-            from marginattack.store import Store
+            from marginattack.storage.run_folder import Store
 
             store = Store(path)
             return store.margins(store.find(norm=norm, attack=attack))

@@ -8,13 +8,14 @@ from torch import Tensor, nn
 
 from marginattack.attacks import ATTACKS, Attack
 from marginattack.attacks.race import Race
-from marginattack.batches import out_of_memory
-from marginattack.classifier import Bounds, Classifier, Refused
+from marginattack.core.classifier import Bounds, Classifier
+from marginattack.core.norms import Norm, as_norm
+from marginattack.core.problem import Problem
+from marginattack.core.types import Labels, Mask
+from marginattack.errors import InputError
+from marginattack.execution.memory import out_of_memory
+from marginattack.execution.precision import quickest
 from marginattack.margins import Margins
-from marginattack.norms import Norm, as_norm
-from marginattack.precision import quickest
-from marginattack.problem import Problem
-from marginattack.shapes import Labels, Mask
 
 FURTHER = (1.0001, 1.001)  # where a point that was refused is tried again, as multiples of its distance
 
@@ -55,13 +56,13 @@ def measure(
     """
     norm, attack = as_norm(norm), _as_attack(attack)
     if norm.name not in attack.norms:
-        raise Refused(
+        raise InputError(
             f"{type(attack).__name__} is made for {', '.join(attack.norms)}, not {norm}: choose another norm or attack"
         )
     if budget is not None and budget < 1:
-        raise Refused(f"budget is {budget}: it counts forwards + backwards a sample, so give at least 1")
+        raise InputError(f"budget is {budget}: it counts forwards + backwards a sample, so give at least 1")
     if batch < 1:
-        raise Refused(f"batch is {batch}, but must be at least 1")
+        raise InputError(f"batch is {batch}, but must be at least 1")
     classifier = _as_classifier(model, bounds, batch, search, compiled)
     with classifier.held():
         x, y, a = classifier.accept(images, labels, targets)
@@ -89,11 +90,11 @@ def _as_classifier(
         now = "float32" if search == "auto" else search
         return Classifier(model, bounds=bounds, chunk=batch, search=now, compiled=compiled)
     if bounds is not None:
-        raise Refused("bounds are stated twice: they belong to the Classifier that was given")
+        raise InputError("bounds are stated twice: they belong to the Classifier that was given")
     if search != "float32":
-        raise Refused("search is stated twice: it belongs to the Classifier that was given")
+        raise InputError("search is stated twice: it belongs to the Classifier that was given")
     if compiled:
-        raise Refused("compiled is stated twice: it belongs to the Classifier that was given")
+        raise InputError("compiled is stated twice: it belongs to the Classifier that was given")
     return model
 
 
@@ -105,7 +106,7 @@ def _as_attack(attack: Any) -> Attack:
         return attack
     if isinstance(attack, str) and attack in ATTACKS:
         return ATTACKS[attack]()
-    raise Refused(f"attack is {attack!r}: give an attack such as Race(), or one of {', '.join(ATTACKS)}")
+    raise InputError(f"attack is {attack!r}: give an attack such as Race(), or one of {', '.join(ATTACKS)}")
 
 
 def _as_ids(ids: Any, n: int) -> Tensor:
@@ -114,7 +115,7 @@ def _as_ids(ids: Any, n: int) -> Tensor:
         return torch.arange(n)
     numbers = torch.as_tensor(ids)
     if numbers.shape != (n,) or numbers.is_floating_point() or numbers.dtype == torch.bool:
-        raise Refused(f"ids have shape {tuple(numbers.shape)} and type {numbers.dtype}: give one integer an image")
+        raise InputError(f"ids have shape {tuple(numbers.shape)} and type {numbers.dtype}: give one integer an image")
     return numbers.to(torch.int64).cpu()
 
 
@@ -178,8 +179,8 @@ def _measure_batch(
         "adversarial_label": torch.where(found & holds, adversarial_label, prediction),
         "forwards": forwards,
         "backwards": backwards,
-        "refuted": found & ~holds,
-        "late": late,
+        "rejected": found & ~holds,
+        "distance_at_90pct": late,
     }  # fmt: skip
 
 

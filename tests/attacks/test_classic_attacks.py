@@ -159,13 +159,13 @@ def test_a_constant_model_has_no_margin(attack: Attack) -> None:
 def test_boundary_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "foolbox", None)
     oracle = linear(7, n=2, boxed=True, dtype=torch.float64)
-    with pytest.raises(ma.Refused, match=r"pip install .marginattack\[peers\]"):
+    with pytest.raises(ma.InputError, match=r"pip install .marginattack\[peers\]"):
         ma.measure(oracle.model, oracle.images, oracle.labels, "l2", attack=Boundary())
 
 
 def test_boundary_needs_walls() -> None:
     oracle = linear(7, n=2, boxed=False, dtype=torch.float64)
-    with pytest.raises(ma.Refused, match="finite bounds"):
+    with pytest.raises(ma.InputError, match="finite bounds"):
         ma.measure(oracle.model, oracle.images, oracle.labels, "l2", attack=Boundary(), bounds=NO_WALLS)
 
 

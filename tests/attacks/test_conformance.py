@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import marginattack as ma
 from marginattack import attacks
 from marginattack.attacks import ATTACKS, Attack
-from marginattack.norms import as_norm
+from marginattack.core.norms import as_norm
 
 pytest.importorskip("foolbox", reason="Boundary runs Foolbox's")
 
@@ -145,7 +145,7 @@ def check(of: Case, m: ma.Margins, norm: str, targets: Tensor | None = None) -> 
     again = torch.tensor([np.linalg.norm(row, order) for row in delta], dtype=torch.float64)
     torch.testing.assert_close(m.distance[m.success], again[m.success], rtol=1e-12, atol=0)
     assert bool(torch.isinf(m.distance[~m.success]).all())
-    assert not bool(m.refuted.any())
+    assert not bool(m.rejected.any())
 
 
 def test_every_attack_has_quick_settings_and_says_what_it_is() -> None:
@@ -308,7 +308,7 @@ def test_two_classes(name: str, norm: str, single: bool) -> None:
 
 def test_one_class_is_refused_with_what_to_do() -> None:
     of = case(classes=1)
-    with pytest.raises(ma.Refused, match="TwoClass"):
+    with pytest.raises(ma.InputError, match="TwoClass"):
         of.measure("fgsm", "l2")
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack import losses
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.bim import BIM
 from marginattack.attacks.daa import DAA, DGF, Blob, Flow
@@ -17,8 +16,10 @@ from marginattack.attacks.fgsm import FGSM
 from marginattack.attacks.logit_difference import LogitDifferenceAttack
 from marginattack.attacks.pgd import PGD, anywhere, starts, stepped
 from marginattack.attacks.search import Search
-from marginattack.classifier import Classifier
-from marginattack.problem import Problem
+from marginattack.core import losses
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import as_norm
+from marginattack.core.problem import Problem
 
 Digits = tuple[Tensor, Tensor]
 WITHIN: list[Attack] = [
@@ -93,7 +94,7 @@ def test_no_point_leaves_the_ball_or_the_box(network: nn.Module, digits: Digits,
             assert len(points) > 3
             assert points.min() >= 0
             assert points.max() <= 1
-            size = ma.norms.as_norm(norm).size((points - x[i].double()).flatten(1))
+            size = as_norm(norm).size((points - x[i].double()).flatten(1))
             assert size.max() <= radius
             assert size.max() > 0.9 * radius
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 import marginattack as ma
 from marginattack.attacks.jsma import JSMA, Pairs, Single
 from marginattack.attacks.one_pixel import OnePixel
-from marginattack.classifier import Refused
-from marginattack.losses import AGAINST_REST, OWN
+from marginattack.core.losses import AGAINST_REST, OWN
+from marginattack.errors import InputError
 
 
 class Linear(nn.Module):
@@ -215,5 +215,5 @@ def test_one_pixel_keeps_its_budget_and_stops_when_found() -> None:
 def test_one_pixel_refuses_an_endless_box() -> None:
     x, y = torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)
     model = Linear(torch.eye(2, 4), torch.tensor([2.0, 0.0]))
-    with pytest.raises(Refused, match="finite bounds"):
+    with pytest.raises(InputError, match="finite bounds"):
         ma.measure(model, x, y, "l0", attack=OnePixel(), bounds=(-torch.inf, torch.inf))

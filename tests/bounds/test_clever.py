@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from marginattack.bounds.clever import BALLS, clever, end_point
-from marginattack.classifier import Refused
-from marginattack.norms import NORMS
+from marginattack.core.norms import NORMS
+from marginattack.errors import InputError
 
 
 class Affine(nn.Module):
@@ -115,7 +115,7 @@ def test_the_end_point_of_known_maxima() -> None:
 
 def test_what_it_refuses() -> None:
     x = torch.zeros(1, 5)
-    with pytest.raises(Refused, match="dual"):
+    with pytest.raises(InputError, match="dual"):
         clever(Bowl(), x, [0], "l0", radius=1.0)
-    with pytest.raises(Refused, match="radius"):
+    with pytest.raises(InputError, match="radius"):
         clever(Bowl(), x, [0], "l2", radius=0.0)

@@ -21,7 +21,7 @@ from run_folders import ENVIRONMENT, call, content, scratch
 from run_folders import command as measure
 from test_ray import RAY, environ, gone, on_cluster, run
 
-from marginattack.store import Store
+from marginattack.storage.run_folder import Store
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
 pytestmark = pytest.mark.slow

@@ -14,11 +14,12 @@ import pytest
 from object_store import fetched, names, s3_server
 from run_folders import ENVIRONMENT, call, command, content
 
-from marginattack import leases, places
-from marginattack.classifier import Refused
-from marginattack.leases import Lease, locked, still_ours
-from marginattack.places import Address, place
-from marginattack.store import Store
+from marginattack.errors import InputError
+from marginattack.storage import lock as leases
+from marginattack.storage import paths as places
+from marginattack.storage.lock import Lease, locked, still_ours
+from marginattack.storage.paths import Address, place
+from marginattack.storage.run_folder import Store
 
 pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[server]'")
 
@@ -94,7 +95,7 @@ def test_a_store_is_read_where_it_lies(server: dict[str, str], here: None, tmp_p
     found = [path.name for path in store.path.iterdir()]
     assert {"manifest.json", "findings.json", "margins", "images", "traces.parquet"} == set(found)
     (store.path / "manifest.json").unlink()
-    with pytest.raises(Refused, match="holds other things"):
+    with pytest.raises(InputError, match="holds other things"):
         Store.compatible(out, {})
 
 
@@ -110,7 +111,7 @@ def test_a_lease_is_kept_given_back_and_lost(server: dict[str, str], here: None,
     with locked("s3://runs/lease"):
         first = json.loads((folder / ".lease").read_bytes())
         soon(lambda: json.loads((folder / ".lease").read_bytes())["count"] > first["count"])
-        with pytest.raises(Refused, match="in use by another process"), locked("s3://runs/lease"):
+        with pytest.raises(InputError, match="in use by another process"), locked("s3://runs/lease"):
             pass
         still_ours(folder)
         result = subprocess.run(
@@ -126,7 +127,7 @@ def test_a_lease_is_kept_given_back_and_lost(server: dict[str, str], here: None,
             return bool(leases._held[str(folder)].lost_to)
 
         soon(signed_by_the_other)
-        with pytest.raises(Refused, match="was taken over by"):
+        with pytest.raises(InputError, match="was taken over by"):
             still_ours(folder)
     assert (folder / ".lease").exists()  # it is the other's
     other.give_back()
@@ -158,7 +159,7 @@ def test_who_slept_while_another_came_and_went_stops_at_once(
         still_ours(folder)  # signed a moment ago: nobody looks
         awake = leases._clock() + leases.LAPSE
         monkeypatch.setattr(leases, "_clock", lambda: awake)
-        with pytest.raises(Refused, match="was taken over by another process, which has ended, while this process"):
+        with pytest.raises(InputError, match="was taken over by another process, which has ended, while this process"):
             still_ours(folder)
 
 

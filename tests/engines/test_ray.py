@@ -16,13 +16,13 @@ from cluster_models import POISON
 from processes import alive, below, environment, listening
 from run_folders import ENVIRONMENT, call, command, content, data, scratch
 
-from marginattack.classifier import Refused
-from marginattack.engines import ray_start, worker
-from marginattack.engines.ray import Cluster, Crew, _cause
-from marginattack.engines.worker import Worker
-from marginattack.job import open_job
-from marginattack.settings import Settings, read_settings
-from marginattack.store import Store
+from marginattack.errors import InputError
+from marginattack.runs.engines import ray_start, worker
+from marginattack.runs.engines.ray import Cluster, Crew, _cause
+from marginattack.runs.engines.worker import Worker
+from marginattack.runs.job import open_job
+from marginattack.runs.settings import Settings, read_settings
+from marginattack.storage.run_folder import Store
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
 
@@ -129,17 +129,17 @@ def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(
 
     assert opened(there, identity, "then")["pid"] == os.getpid()
     other = {**identity, "model": {**identity["model"], "digest": "0"}}
-    with pytest.raises(Refused, match=r"cannot take part: it opens another model or other data .model.digest was"):
+    with pytest.raises(InputError, match=r"cannot take part: it opens another model or other data .model.digest was"):
         opened(there, other, "then")
-    with pytest.raises(Refused, match=r"it does not see the run in .* .another run is there"):
+    with pytest.raises(InputError, match=r"it does not see the run in .* .another run is there"):
         opened(there, identity, "now")
-    with pytest.raises(Refused, match=r"it does not see the run in .*: give --out on a shared file system"):
+    with pytest.raises(InputError, match=r"it does not see the run in .*: give --out on a shared file system"):
         opened(str(tmp_path / "hidden"), identity, "then")
 
     late = Worker(settings.model_dump_json(), there, str(tmp_path), json.dumps(identity), "then")
     late.open()
     Store(there).update(started="later")  # another driver found no shard and began anew
-    with pytest.raises(Refused, match="another run is there"):
+    with pytest.raises(InputError, match="another run is there"):
         late.measure(0, "race", "l2", 64)
     assert not list((tmp_path / "run").glob("margins/*/*"))
 
@@ -148,7 +148,7 @@ def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(
 
     monkeypatch.setattr(worker, "open_job", without_torchvision)
     with pytest.raises(
-        Refused, match=rf"the worker on {socket.gethostname()} cannot take part: ImportError: No module named"
+        InputError, match=rf"the worker on {socket.gethostname()} cannot take part: ImportError: No module named"
     ):
         opened(there, identity, "later")
 
@@ -172,7 +172,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, more: list[s
 
 def test_no_more_gpus_are_promised_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    with pytest.raises(Refused, match="--gpus-per-worker 1 for 3 workers: this machine has 2 GPUs; share one"):
+    with pytest.raises(InputError, match="--gpus-per-worker 1 for 3 workers: this machine has 2 GPUs; share one"):
         ray_start._begin(None, "", 3, None, None)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from marginattack.norms import NORMS
-from marginattack.store import Part, Store
+from marginattack.core.norms import NORMS
+from marginattack.storage.run_folder import Part, Store
 
 ATTACK = "MarginAttack(moves=200)"
 
@@ -23,8 +23,8 @@ HOSTILE = [
 
 def real_run(path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str, ...] = ("l2", "linf")) -> Path:
     """Bundled digits on the bundled network, measured as the command line would."""
-    from marginattack.run import run
-    from marginattack.settings import Settings
+    from marginattack.runs.run import run
+    from marginattack.runs.settings import Settings
 
     settings = {
         "model": "zoo:mnist-cnn", "data": {"source": "samples:mnist", "limit": digits}, "norms": list(norms),
@@ -88,7 +88,7 @@ def _shard(
         "id": np.arange(places[0], places[0] + n), "input": [f"{place:016x}" for place in places], "label": label,
         "prediction": np.where(right, label, to), "confidence": 1 - 0.5 * 10 ** -(3 * distance.clip(max=3) / unit),
         "target": np.full(n, -1), "adversarial_label": to, "distance": distance, "success": np.isfinite(distance),
-        "refuted": np.zeros(n, bool), "forwards": np.full(n, 205), "backwards": np.full(n, 209), "late": distance,
+        "rejected": np.zeros(n, bool), "forwards": np.full(n, 205), "backwards": np.full(n, 209), "distance_at_90pct": distance,
     }  # fmt: skip
     assert part.norm in NORMS
     return columns, {"original": images, "adversarial": (images + change).clamp(0, 1)}

@@ -10,7 +10,7 @@ from browsing import VIEW, opened, signal
 from runs import HOSTILE, made_up_run
 
 from marginattack.report import write_report
-from marginattack.store import Store
+from marginattack.storage.run_folder import Store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from runs import made_up_run
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.report import write_figures, write_report
 
 
@@ -17,7 +17,7 @@ def run(tmp_path: Path) -> Path:
 
 def refusal(run: Path) -> str:
     out = run.parent / "report.html"
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InputError) as caught:
         write_report([run], out)
     assert not out.exists()
     assert not list(run.parent.glob(".*.tmp"))
@@ -31,7 +31,7 @@ def cut(path: Path) -> None:
 
 def test_no_run(tmp_path: Path) -> None:
     assert "no manifest.json" in refusal(tmp_path / "none")
-    with pytest.raises(Refused, match="no run is given"):
+    with pytest.raises(InputError, match="no run is given"):
         write_report([], tmp_path / "report.html")
 
 
@@ -79,12 +79,12 @@ def test_partial_run_says_so(tmp_path: Path) -> None:
 
 
 def test_bad_unit_and_bad_places(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="unit of a report is 7: choose 1"):
+    with pytest.raises(InputError, match="unit of a report is 7: choose 1"):
         write_report([run], tmp_path / "report.html", unit=7)
     (tmp_path / "file").write_text("")
-    with pytest.raises(Refused, match="cannot write"):
+    with pytest.raises(InputError, match="cannot write"):
         write_report([run], tmp_path / "file" / "report.html")
-    with pytest.raises(Refused, match="holds no run"):
+    with pytest.raises(InputError, match="holds no run"):
         write_figures(tmp_path / "none", tmp_path / "figures")
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from runs import made_up_run
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.report import datasets, summary, write_report
 from marginattack.report.page import page
 from marginattack.report.panels import numbers
-from marginattack.store import Store
+from marginattack.storage.run_folder import Store
 
 pytest_plugins = ["report_fixtures"]
 
@@ -151,5 +151,5 @@ def test_size_and_time(large: Path, tmp_path: Path) -> None:
 
 def test_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("marginattack.report.NEEDED", ("altair", "no_such_library"))
-    with pytest.raises(Refused, match=r"reports need no_such_library: pip install 'marginattack\[report\]'$"):
+    with pytest.raises(InputError, match=r"reports need no_such_library: pip install 'marginattack\[report\]'$"):
         write_report([tmp_path], tmp_path / "report.html")

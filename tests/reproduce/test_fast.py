@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.attacks import Attack, DeepFool
-from marginattack.flags import tf32
-from marginattack.problem import Problem
+from marginattack.core.flags import tf32
+from marginattack.core.problem import Problem
 from marginattack.reproduce.fast import NOTE, InTf32
 from marginattack.reproduce.rows import Outcome, Piece
 
@@ -70,8 +70,8 @@ def test_a_search_in_tf32_is_judged_in_float32_and_leads_by_what_tf32_changes() 
     )
     assert any(model.looks)
     assert not model.looks[-1]
-    assert bool(bare.refuted.any())
-    assert not bool(fast.refuted.any())
+    assert bool(bare.rejected.any())
+    assert not bool(fast.rejected.any())
     found = full.success & fast.success
     assert found.sum() > 10
     assert bool((fast.distance[found] >= full.distance[found]).all())

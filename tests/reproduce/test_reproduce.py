@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import marginattack as ma
 from marginattack.attacks import FGSM, PGD, CarliniWagner, DeepFool
 from marginattack.attacks.presets import preset
-from marginattack.classifier import Refused
 from marginattack.cli import app
+from marginattack.errors import InputError
 from marginattack.reproduce import EXPERIMENTS, ablations, challenge, convergence, experiments, tables, timing
 from marginattack.reproduce.rows import Kept, Outcome, Piece, Row, complete, plain, searches
 from marginattack.reproduce.show import SHOW
@@ -95,7 +95,7 @@ def test_a_row_whose_settings_changed_tells_both() -> None:
 
 def test_pgd_counts_what_it_fooled_within_less_and_needs_the_margins(mnist: Subject, tmp_path: Path) -> None:
     row = next(row for row in tables.rows("mnist", quick=True) if row.name == "linf PGD")
-    with pytest.raises(Refused, match="needs the margins of linf MarginAttack"):
+    with pytest.raises(InputError, match="needs the margins of linf MarginAttack"):
         complete(row, Kept(tmp_path), mnist.model, mnist.images[:2], mnist.labels[:2])
     ours = Outcome(settings="", distance=[0.05, 0.15])
     run = row.run(replace(piece(mnist, 2), before=lambda name: ours))["linf PGD"]
@@ -221,5 +221,5 @@ def test_data_files_go_to_the_subject_they_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "m.npz", x_test=x, y_test=np.array([1, 2]), x_train=x[:1], y_train=np.array([0]))
     where = subject("mnist", [str(tmp_path / "m.npz")])
     assert (tuple(where.images.shape), where.labels.tolist()) == ((2, 1, 28, 28), [1, 2])
-    with pytest.raises(Refused, match=r"x is torch\.uint8 of shape"):
+    with pytest.raises(InputError, match=r"x is torch\.uint8 of shape"):
         subject("cifar10", [str(tmp_path / "m.npz")])

@@ -8,13 +8,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.sources.models import open_model
 
 
 def refused(message: str, source: str | Path, **settings: Any) -> str:
     """Opening it is refused in one line that says this; the line."""
-    with pytest.raises(Refused, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         open_model(str(source), **settings)
     line = str(caught.value)
     assert "\n" not in line

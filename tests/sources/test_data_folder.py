@@ -13,7 +13,7 @@ from made_data import Malicious, pixels, png, refused, whole
 from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.sources.data import ImageSize, open_data
 
 
@@ -151,10 +151,10 @@ def test_a_truncated_image_is_named_when_it_is_read(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2000])
     data = open_data(str(tmp_path))
     data.read([0])
-    with pytest.raises(Refused, match=r"'ant/b.png' cannot be used \(.*truncated.*\): mend or remove it"):
+    with pytest.raises(InputError, match=r"'ant/b.png' cannot be used \(.*truncated.*\): mend or remove it"):
         data.read([0, 1])
     path.unlink()
-    with pytest.raises(Refused, match="cannot be read any more"):
+    with pytest.raises(InputError, match="cannot be read any more"):
         data.digest()
 
 
@@ -204,7 +204,7 @@ def test_image_size_is_parsed(text: str, size: tuple[int | None, int | None]) ->
 
 @pytest.mark.parametrize("text", ["", "/", "0", "a", "256x224", "-1", "256/224/1", "1e3"])
 def test_image_size_is_refused(text: str) -> None:
-    with pytest.raises(Refused, match="write 256/224"):
+    with pytest.raises(InputError, match="write 256/224"):
         ImageSize.parse(text)
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from made_data import DRAW, Malicious, pixels, refused, whole
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.sources import npz
 from marginattack.sources.data import open_data
 
@@ -67,7 +67,7 @@ def test_npz_of_floats_out_of_range(tmp_path: Path, value: float, hint: str) -> 
     np.savez(tmp_path / "a.npz", x=x, y=np.zeros(200, int))
     data = open_data(str(tmp_path / "a.npz"))
     data.read([0, 2])
-    with pytest.raises(Refused, match=hint):
+    with pytest.raises(InputError, match=hint):
         data.read([0, 1])
 
 
@@ -123,7 +123,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", y=np.zeros(50, int), x=pixels(50, 9, 9))
     data = open_data(str(tmp_path / "a.npz"))
     os.truncate(tmp_path / "a.npz", 2000)
-    with pytest.raises(Refused, match=r"a\.npz: became shorter while it was read"):
+    with pytest.raises(InputError, match=r"a\.npz: became shorter while it was read"):
         data.read([49])
 
 

@@ -17,7 +17,7 @@ import torchvision_stub
 from opening import refused
 from torch import nn
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.sources.model_pt2 import check_program
 from marginattack.sources.models import open_model
 
@@ -84,7 +84,7 @@ def test_weights_alone_need_a_factory(tmp_path: Path) -> None:
 def test_local_weights_are_read_as_data(tmp_path: Path, marker: Path) -> None:
     torchvision_stub.install()
     (tmp_path / "w.pth").write_bytes(saved({"weight": Evil(marker)}))
-    with pytest.raises(Refused, match=r"cannot read .*w.pth as weights alone"):
+    with pytest.raises(InputError, match=r"cannot read .*w.pth as weights alone"):
         open_model(f"timm:test_resnet@{tmp_path}/w.pth")
     assert not marker.exists()
 
@@ -257,7 +257,7 @@ def test_guards_are_never_made(records: dict[str, bytes], tmp_path: Path, marker
 def test_the_same_programs_do_run_their_code_when_trusted(
     attack: Callable[..., dict[str, bytes]], records: dict[str, bytes], tmp_path: Path, marker: Path
 ) -> None:
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(InputError):
         open_model(str(write(tmp_path / "m.pt2", attack(records, marker))), trust_pickle=True)
     assert marker.exists()  # so the refusals above are of something that works
 
@@ -280,7 +280,7 @@ def test_the_older_format_is_not_unpickled(tmp_path: Path, marker: Path) -> None
     ],
 )  # fmt: skip
 def test_operators_that_are_not_taken(target: str) -> None:
-    with pytest.raises(Refused, match="holds the operator"):
+    with pytest.raises(InputError, match="holds the operator"):
         check_program({"nodes": [{"target": target}]}, "m.pt2")
 
 
@@ -292,7 +292,7 @@ def test_operators_that_are_not_taken(target: str) -> None:
     ],
 )  # fmt: skip
 def test_expressions_that_are_not_taken(text: str) -> None:
-    with pytest.raises(Refused, match="holds the expression"):
+    with pytest.raises(InputError, match="holds the expression"):
         check_program({"expr_str": text}, "m.pt2")
 
 

@@ -14,7 +14,8 @@ import torchvision_stub
 from opening import linear, refused
 from torch import Tensor, nn
 
-from marginattack.classifier import Classifier, Refused
+from marginattack.core.classifier import Classifier
+from marginattack.errors import InputError
 from marginattack.sources.models import FORMS, open_model
 from marginattack.sources.preprocess import NORMALIZATIONS
 
@@ -254,7 +255,7 @@ def test_pt2_is_held_by_the_classifier_and_moved_through_modes(small: nn.Module,
 
 def test_pt2_refuses_images_of_another_size_in_words(small: nn.Module, tmp_path: Path) -> None:
     opened = open_model(export(small, tmp_path / "m.pt2"))
-    with pytest.raises(Refused, match="takes inputs of 3×8×8, but these are 3×9×8: give --resize"):
+    with pytest.raises(InputError, match="takes inputs of 3×8×8, but these are 3×9×8: give --resize"):
         opened.module(torch.rand(2, 3, 9, 8))
 
 
@@ -395,6 +396,6 @@ def test_missing_extras(source: str, module: str, line: str, tmp_path: Path, mon
         return original(name, package)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InputError) as caught:
         open_model(source.format(tmp_path))
     assert str(caught.value) == line

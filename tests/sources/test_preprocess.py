@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.sources.preprocess import NORMALIZATIONS, Preprocess, parse_normalize
 
 
@@ -38,7 +38,7 @@ def test_the_forms_of_normalize(text: str, expected: object) -> None:
     "text", ["", "imagnet", "0.5", "0.5/", "a/b", "0.5/0", "0.5/-1", "nan/1", "0.5/inf", "1,2/1,2,3", "0.5/1/2"]
 )
 def test_other_texts_are_refused_in_one_line(text: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InputError) as caught:
         parse_normalize(text)
     assert repr(text) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -85,6 +85,6 @@ def test_what_does_not_fit_is_refused_in_one_line() -> None:
         (lambda: Preprocess(Mean(), crop=-1), "--crop is -1"),
     ]
     for call, message in cases:
-        with pytest.raises(Refused, match=message) as caught:
+        with pytest.raises(InputError, match=message) as caught:
             call()
         assert "\n" not in str(caught.value)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from marginattack.problem import Problem
+from marginattack.core.problem import Problem
 
 
 class Attack(ABC):

@@ -5,9 +5,9 @@ from typing import ClassVar, final
 
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.pgd import PGD
-from marginattack.losses import CROSS_ENTROPY, Belief
-from marginattack.problem import Problem
-from marginattack.shapes import Points, Scalars
+from marginattack.core.losses import CROSS_ENTROPY, Belief
+from marginattack.core.problem import Problem
+from marginattack.core.types import Points, Scalars
 
 
 @final

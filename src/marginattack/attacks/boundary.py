@@ -17,8 +17,8 @@ from typing import Any, ClassVar, final
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.classifier import Refused
-from marginattack.problem import Problem
+from marginattack.core.problem import Problem
+from marginattack.errors import InputError
 
 
 @final
@@ -74,4 +74,4 @@ def _foolbox() -> Any:
             warnings.simplefilter("ignore")  # it imports names that scipy has moved
             return import_module("foolbox")
     except ImportError:
-        raise Refused('Boundary runs Foolbox 3.3.4, which is missing: pip install "marginattack[peers]"') from None
+        raise InputError('Boundary runs Foolbox 3.3.4, which is missing: pip install "marginattack[peers]"') from None

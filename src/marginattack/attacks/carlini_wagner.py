@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.norms import L2, LINF, Norm
-from marginattack.problem import Problem
-from marginattack.shapes import Box, Points, Scalars
+from marginattack.core.norms import L2, LINF, Norm
+from marginattack.core.problem import Problem
+from marginattack.core.types import Box, Points, Scalars
 
 EDGE = 0.999999  # inputs are pulled in by this much: at the wall itself w is infinite
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.pgd import anywhere, stepped
-from marginattack.losses import CROSS_ENTROPY, Belief
-from marginattack.problem import Problem
-from marginattack.shapes import Points, Scalars
+from marginattack.core.losses import CROSS_ENTROPY, Belief
+from marginattack.core.problem import Problem
+from marginattack.core.types import Points, Scalars
 
 
 @runtime_checkable

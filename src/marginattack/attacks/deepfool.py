@@ -19,8 +19,8 @@ from typing import ClassVar, final
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.problem import Problem
-from marginattack.shapes import Points, Scalars
+from marginattack.core.problem import Problem
+from marginattack.core.types import Points, Scalars
 
 
 @final

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.losses import LOG_ODDS, Belief
-from marginattack.problem import Problem
-from marginattack.shapes import Points, Scalars
+from marginattack.core.losses import LOG_ODDS, Belief
+from marginattack.core.problem import Problem
+from marginattack.core.types import Points, Scalars
 
 PAIRS_AT_ONCE = 2**24  # pairs whose saliency is held in memory
 

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, final
 
 import torch
 
-from marginattack import losses
 from marginattack.attacks.attack import Attack
-from marginattack.problem import Problem
+from marginattack.core import losses
+from marginattack.core.problem import Problem
 
 
 @final

@@ -15,11 +15,11 @@ from typing import ClassVar, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from marginattack.aims import towards
-from marginattack.graphs import State, Step, onto
-from marginattack.norms import L2, LINF, Norm
-from marginattack.problem import APART, Problem
-from marginattack.shapes import Labels, Mask, Points
+from marginattack.core.goals import towards
+from marginattack.core.norms import L2, LINF, Norm
+from marginattack.core.problem import APART, Problem
+from marginattack.core.types import Labels, Mask, Points
+from marginattack.execution.graphs import State, Step, onto
 
 LANES = 4  # that walk abreast at most: two, and those of each that leave it
 WIDTH = 4  # of a lane's part of a plan: which kind of move, and three numbers for it

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.graphs import Step
-from marginattack.looks import Rival
-from marginattack.problem import Finished, Problem
-from marginattack.schedules import Constant, Cosine, Fading, Schedule
-from marginattack.shapes import Labels, Points, Scalars
+from marginattack.core.problem import Finished, Problem
+from marginattack.core.queries import Rival
+from marginattack.core.schedules import Constant, Cosine, Fading, Schedule
+from marginattack.core.types import Labels, Points, Scalars
+from marginattack.execution.graphs import Step
 
 PATIENCE = 10  # pairs of moves, after which it is asked who gained by them
 SHORTEST = 8  # moves, or passes a candidate, that make it worth to follow or to rank a class

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.losses import LOG_ODDS, Belief
-from marginattack.problem import Problem
-from marginattack.shapes import Points
+from marginattack.core.losses import LOG_ODDS, Belief
+from marginattack.core.problem import Problem
+from marginattack.core.types import Points
 
 
 @final

@@ -7,7 +7,7 @@ caller's. α is 1 in the closing moves, where the table's 0.2 for ℓ∞ would l
 from dataclasses import replace
 
 from marginattack.attacks.marginattack import ActiveSet, MarginAttack, Shrink, Slide
-from marginattack.schedules import Constant, Power
+from marginattack.core.schedules import Constant, Power
 
 _PAPER = MarginAttack(follow=0, rescue=0, offset=Constant(-0.01), closing_offset=Constant(-0.01), projection=Slide())
 _L2 = replace(_PAPER, alpha=Constant(1.0), beta=Power(0.5))

@@ -22,10 +22,10 @@ import torch
 
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.legs import Descent, Leg, Slide, Start, best, walked
-from marginattack.norms import L2, Norm
-from marginattack.problem import Problem
-from marginattack.schedules import Cosine, Fading, Schedule
-from marginattack.shapes import Labels, Mask, Points
+from marginattack.core.norms import L2, Norm
+from marginattack.core.problem import Problem
+from marginattack.core.schedules import Cosine, Fading, Schedule
+from marginattack.core.types import Labels, Mask, Points
 
 SMALL = 200  # passes, below which there is no room for every kind of descent
 START = 600  # passes that each pay for one random start

@@ -10,9 +10,9 @@ import torch
 
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.pgd import PGD, inside
-from marginattack.losses import MARGIN
-from marginattack.problem import Problem
-from marginattack.shapes import Points, Scalars
+from marginattack.core.losses import MARGIN
+from marginattack.core.problem import Problem
+from marginattack.core.types import Points, Scalars
 
 
 @runtime_checkable

@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Bounds, Classifier, Refused
-from marginattack.draws import uniform
-from marginattack.looks import gradient
-from marginattack.norms import Norm, as_norm
-from marginattack.shapes import Points, Scalars
+from marginattack.core.classifier import Bounds, Classifier
+from marginattack.core.draws import uniform
+from marginattack.core.norms import Norm, as_norm
+from marginattack.core.queries import gradient
+from marginattack.core.types import Points, Scalars
+from marginattack.errors import InputError
 
 LARGEST_SHAPE = 10.0  # of the Weibull fit; good fits on the bundled digits have 5 to 9
 SMALLEST = 2.0**-25  # half a unit of the uniform draws, which keeps their logarithms finite
@@ -65,13 +66,13 @@ def clever(
     """
     norm = as_norm(norm)
     if norm.name not in BALLS:
-        raise Refused(f"CLEVER needs a norm with a dual: choose one of {', '.join(BALLS)}, not {norm}")
+        raise InputError(f"CLEVER needs a norm with a dual: choose one of {', '.join(BALLS)}, not {norm}")
     if not 0 < radius < float("inf") or batches < 2 or samples < 1:
-        raise Refused(
+        raise InputError(
             f"radius {radius}, batches {batches}, samples {samples}: give a radius above 0, 2 batches, 1 sample"
         )
     if isinstance(model, Classifier) and bounds is not None:
-        raise Refused("bounds are stated twice: they belong to the Classifier that was given")
+        raise InputError("bounds are stated twice: they belong to the Classifier that was given")
     classifier = model if isinstance(model, Classifier) else Classifier(model, bounds=bounds)
     with classifier.held():
         x, y, a = classifier.accept(images, labels, targets)

@@ -13,7 +13,7 @@ from marginattack.cli.results import AsJson
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from marginattack.classifier import Classifier
+    from marginattack.core.classifier import Classifier
 
 DEFAULT = ["race", "marginattack", "deepfool", "search"]
 HELP_ATTACK = "As `marginattack list attacks`, or preset:NAME; repeat."
@@ -37,8 +37,8 @@ def bench(
             raise ValueError("no model or no data is stated: give --model and --data, as zoo:mnist-cnn samples:mnist")
         if limit < 1 or min(budget or [1]) < 1:
             raise ValueError("--limit and --budget start at 1")
-        from marginattack import bench as b
-        from marginattack.norms import as_norm
+        from marginattack.analysis import benchmarking as b
+        from marginattack.core.norms import as_norm
 
         contenders = {size: {name: b.contender(name, size) for name in names} for size in budget or [400]}
         chosen = as_norm(norm)
@@ -68,8 +68,8 @@ def _open(
 ) -> tuple["Classifier", "Tensor", "Tensor"]:
     import torch
 
-    from marginattack.bench import first_right
-    from marginattack.classifier import Classifier
+    from marginattack.analysis.benchmarking import first_right
+    from marginattack.core.classifier import Classifier
     from marginattack.sources.data import open_data
     from marginattack.sources.models import open_model
 

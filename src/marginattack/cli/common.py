@@ -18,7 +18,7 @@ def one_line_errors(hint: str = "") -> Iterator[None]:
     except (ValueError, ModuleNotFoundError) as error:
         _end(str(error), 2)
     except OSError as error:
-        from marginattack.places import is_full
+        from marginattack.storage.paths import is_full
 
         if not is_full(error):
             where = f" {error.filename}" if error.filename else ""

@@ -12,7 +12,7 @@ from marginattack.cli.common import one_line_errors, progress
 
 if TYPE_CHECKING:
     from marginattack import Margins
-    from marginattack.store import Store
+    from marginattack.storage.run_folder import Store
 
 LEVELS = {"l2": (1.00, 1.41, 1.73, 2.00), "linf": (0.06, 0.08, 0.10, 0.12)}  # the paper's, for MNIST
 
@@ -31,11 +31,11 @@ def demo(
 
 
 def _demo(digits: int, seed: int, page: Path, folder: Path) -> None:
-    from marginattack.classifier import Refused
     from marginattack.cli.results import show
+    from marginattack.errors import InputError
     from marginattack.report import write_report
-    from marginattack.run import run
-    from marginattack.settings import read_settings
+    from marginattack.runs.run import run
+    from marginattack.runs.settings import read_settings
 
     flags = {"model": "zoo:mnist-cnn", "data": "samples:mnist", "data.limit": digits, "seed": seed,
              "norms": list(LEVELS), "shard": 50}  # fmt: skip
@@ -46,7 +46,7 @@ def _demo(digits: int, seed: int, page: Path, folder: Path) -> None:
     try:
         write_report([store.path], page)
         print(f"{page} shows it all.")
-    except Refused as error:  # the packages that it needs are an extra
+    except InputError as error:  # the packages that it needs are an extra
         print(error)
 
 

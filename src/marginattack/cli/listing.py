@@ -28,7 +28,7 @@ def _listings() -> dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]]:
     """Header and rows of each listing."""
     from marginattack.attacks import ATTACKS
     from marginattack.attacks.presets import PRESETS
-    from marginattack.norms import NORMS
+    from marginattack.core.norms import NORMS
     from marginattack.sources.data import SAMPLES
     from marginattack.sources.networks import ZOO
 

@@ -12,8 +12,8 @@ from marginattack.cli.common import one_line_errors, progress
 from marginattack.cli.results import AsJson, Unit, checked_unit, show
 
 if TYPE_CHECKING:
-    from marginattack.diagnose import Finding
-    from marginattack.engines.ray import Cluster
+    from marginattack.analysis.diagnose import Finding
+    from marginattack.runs.engines.ray import Cluster
 
 MODELS = (
     "zoo:NAME, file.py:factory or pkg.mod:factory (Python code, which is executed), .pt2, .onnx, "
@@ -82,7 +82,7 @@ def measure(
             "expect_accuracy": expect_accuracy, "device": device, "batch": batch, "search": search,
             "compiled": compiled,
         }  # fmt: skip
-        from marginattack.settings import as_toml, read_settings
+        from marginattack.runs.settings import as_toml, read_settings
 
         settings = read_settings(config, set_ or [], flags)
         if print_config:
@@ -91,9 +91,9 @@ def measure(
         if out is None:
             raise ValueError("no run folder is stated: give --out RUN")
         cluster = _cluster(engine, address, workers, gpus_per_worker)
-        from marginattack.engines.serial import in_this_process
         from marginattack.report import text
-        from marginattack.run import run
+        from marginattack.runs.engines.serial import in_this_process
+        from marginattack.runs.run import run
 
         store = run(
             settings, out, tell=_tell, despite=despite_findings, engine=cluster or in_this_process,
@@ -123,7 +123,7 @@ def diagnose(
     with one_line_errors():
         from dataclasses import asdict
 
-        from marginattack.settings import read_settings
+        from marginattack.runs.settings import read_settings
 
         flags = {
             "model": model, "data": data, "model.normalize": normalize, "model.resize": resize, "model.crop": crop,
@@ -131,7 +131,7 @@ def diagnose(
             "data.image_size": image_size, "data.limit": limit, "data.shuffle": shuffle,
             "expect_accuracy": expect_accuracy, "device": device,
         }  # fmt: skip
-        from marginattack.job import examine, open_job
+        from marginattack.runs.job import examine, open_job
 
         findings = examine(open_job(read_settings(config, set_ or [], flags)))
         if as_json:
@@ -147,7 +147,7 @@ def diagnose(
 def _cluster(engine: str, address: str | None, workers: int | None, gpus: float | None) -> "Cluster | None":
     """The engine that is named, where it is not this process."""
     if engine == "ray":
-        from marginattack.engines.ray import Cluster
+        from marginattack.runs.engines.ray import Cluster
 
         return Cluster(address=address, workers=workers, gpus=gpus)
     if engine != "serial":

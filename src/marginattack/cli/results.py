@@ -27,7 +27,7 @@ def report(
     """Show runs: as a self-contained page, as a table (--text), as JSON (--json), as figures (--figures)."""
     with one_line_errors():
         from marginattack.report import text as plain
-        from marginattack.store import Store
+        from marginattack.storage.run_folder import Store
 
         checked_unit(unit)
         stores = [Store(run) for run in runs]
@@ -55,7 +55,7 @@ def compare(runs: Runs, as_json: AsJson = False) -> None:
         from rich.table import Table
 
         from marginattack.report.text import compared, dumped
-        from marginattack.store import Store
+        from marginattack.storage.run_folder import Store
 
         if len(runs) < 2:
             raise ValueError("compare needs two runs or more: marginattack compare RUN RUN…")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 
 NEEDED = ("altair", "jinja2", "vl_convert", "PIL")
 
@@ -14,7 +14,7 @@ def write_report(runs: Sequence[str | Path], out: Path, *, unit: float | int = 1
     """Write one self-contained HTML file about the runs; ``unit`` is 1, or 255 to begin with pixels up to 255."""
     _installed()
     if unit not in (1, 255):
-        raise Refused(f"the unit of a report is {unit}: choose 1 (pixels from 0 to 1) or 255")
+        raise InputError(f"the unit of a report is {unit}: choose 1 (pixels from 0 to 1) or 255")
     from marginattack.report.page import page
 
     _write(Path(out), page(runs, unit).encode())
@@ -33,7 +33,7 @@ def _installed() -> None:
 
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise Refused(f"reports need {', '.join(missing)}: pip install 'marginattack[report]'")
+        raise InputError(f"reports need {', '.join(missing)}: pip install 'marginattack[report]'")
 
 
 def _write(path: Path, content: bytes) -> Path:
@@ -44,7 +44,7 @@ def _write(path: Path, content: bytes) -> Path:
         scratch.write_bytes(content)
         os.replace(scratch, path)
     except OSError as error:
-        raise Refused(f"cannot write {path}: {error.strerror or error}") from None
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)

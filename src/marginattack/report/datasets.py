@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from marginattack import stats
+from marginattack.analysis import statistics as stats
 from marginattack.report.summary import Series, class_rows, grid, reach, step
 
 MOST_ROWS = 20_000  # of a page; beyond this, samples are put into cells

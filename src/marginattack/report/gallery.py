@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError, one_line
 from marginattack.report.summary import Series
-from marginattack.words import one_line
 
 EACH = 6  # samples of a kind
 EXACT = 64  # pixels of a side up to which images are kept as they are; larger ones are shrunk
@@ -68,7 +67,9 @@ def _read(series: Series, shard: int, places: Sequence[int]) -> list[tuple[np.nd
 
     path = series.store.file("images", series.part, shard)
     if not path.exists():
-        raise Refused(f"{path} is missing: copy the run folder whole, or delete its images folder for a report without")
+        raise InputError(
+            f"{path} is missing: copy the run folder whole, or delete its images folder for a report without"
+        )
     try:
         file = pq.ParquetFile(path)
         shape = json.loads(file.schema_arrow.metadata[b"marginattack"])["shape"]
@@ -85,7 +86,7 @@ def _read(series: Series, shard: int, places: Sequence[int]) -> list[tuple[np.nd
             out.append((pair[0].reshape(shape), pair[1].reshape(shape)))
     except (pa.ArrowException, OSError, KeyError, IndexError, ValueError) as error:
         reason = one_line(error)
-        raise Refused(
+        raise InputError(
             f"{path} is damaged ({reason}): delete it and its margins, and `measure` makes it again"
         ) from None
     return out

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marginattack import __version__
+from marginattack._version import __version__
 from marginattack.report import bundle, panels, provenance
 from marginattack.report.charts import PLOTS, drawn
 from marginattack.report.datasets import MOST_CLASSES, Dataset, View, views

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from marginattack import stats
+from marginattack.analysis import statistics as stats
 from marginattack.report import gallery
 from marginattack.report.charts import PLOTS, drawn
 from marginattack.report.datasets import View, bins

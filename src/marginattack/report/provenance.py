@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from marginattack.report.summary import Series
-from marginattack.store import Store
+from marginattack.storage.run_folder import Store
 
 
 def runs(every: Sequence[Series]) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from marginattack import stats
-from marginattack.classifier import Refused
-from marginattack.store import Part, Store
+from marginattack.analysis import statistics as stats
+from marginattack.errors import InputError
+from marginattack.storage.run_folder import Part, Store
 
 SYMBOL = {"l0": "ℓ0", "l1": "ℓ1", "l2": "ℓ2", "linf": "ℓ∞"}
 FEWEST = 8  # right samples of a class that it takes to call one of them unusual
@@ -111,7 +111,7 @@ class Series:
 def read(runs: Sequence[str | Path]) -> list[Series]:
     """Every part of every run that has a finished shard, named by what sets them apart."""
     if not runs:
-        raise Refused("no run is given: name at least one folder that `measure --out` wrote")
+        raise InputError("no run is given: name at least one folder that `measure --out` wrote")
     every = [series for run in dict.fromkeys(map(str, runs)) for series in _parts(Store(run))]
     for series, name in zip(every, _names(every), strict=True):
         object.__setattr__(series, "name", name)

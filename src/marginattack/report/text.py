@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from marginattack import stats
-from marginattack.classifier import Refused
-from marginattack.store import Part, Store
+from marginattack.analysis import statistics as stats
+from marginattack.errors import InputError
+from marginattack.storage.run_folder import Part, Store
 
 LEVELS = {
     "linf": (2 / 255, 4 / 255, 8 / 255, 0.1, 0.3),
@@ -39,7 +39,7 @@ def summary(store: Store, part: Part, eps: Sequence[float | int] = (), unit: flo
         "attack": part.attack, "norm": part.norm, "samples": seen, "rows": len(right), "targeted": targeted,
         "accuracy": right_seen / max(seen, 1), "accuracy_interval": stats.share(right_seen, seen),
         "measured": len(distance), "success": len(found) / max(len(distance), 1),
-        "refuted": int(column["refuted"].sum()),
+        "rejected": int(column["rejected"].sum()),
         "median": float(np.median(distance)) if len(distance) else None, "median_interval": (low, high),
         "mean_found": float(found.mean()) if len(found) else None, "robust": robust,
         "forwards": float(column["forwards"].numpy()[right | targeted].mean()) if len(distance) else 0.0,
@@ -70,7 +70,7 @@ def as_text(store: Store, eps: Sequence[float | int] = (), unit: float | int = 1
 
     run = as_json(store, eps, unit)
     if not run["parts"]:
-        raise Refused(f"{store.path} holds no finished shard yet: the same `measure` command goes on with it")
+        raise InputError(f"{store.path} holds no finished shard yet: the same `measure` command goes on with it")
     table = Table("attack", "norm", "n", "accuracy", "found", "median margin", "still right at", "passes")
     for part in run["parts"]:
         low, high = part["median_interval"]
@@ -137,7 +137,7 @@ def compared(stores: Sequence[Store]) -> list[dict[str, Any]]:
     found = [row for other, part, against in rows if (row := _compared(first, part, other, against))]
     if not found:
         shared = "no norm and attack" if not rows else "no input that both classify rightly and attack alike"
-        raise Refused(f"{first.path} shares {shared} with the other runs: nothing can be compared")
+        raise InputError(f"{first.path} shares {shared} with the other runs: nothing can be compared")
     return found
 
 

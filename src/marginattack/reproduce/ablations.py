@@ -9,9 +9,9 @@ import torch
 from marginattack.attacks import MarginAttack
 from marginattack.attacks.marginattack import ActiveSet, Clipped, Number, Shrink, Slide
 from marginattack.attacks.presets import preset
-from marginattack.problem import Problem
+from marginattack.core.problem import Problem
+from marginattack.core.types import Points
 from marginattack.reproduce.rows import Outcome, Row, finite, plain
-from marginattack.shapes import Points
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from marginattack.attacks import DAA, PGD, LogitDifferenceAttack, MarginAttack, Race
 from marginattack.attacks.presets import preset
-from marginattack.losses import MARGIN
+from marginattack.core.losses import MARGIN
 from marginattack.reproduce import paper
 from marginattack.reproduce.rows import Outcome, Row, plain
 from marginattack.reproduce.tables import OURS, beside, hits

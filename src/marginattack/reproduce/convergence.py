@@ -8,10 +8,10 @@ import torch
 
 from marginattack.attacks import MarginAttack
 from marginattack.attacks.presets import preset
-from marginattack.classifier import Classifier
-from marginattack.norms import L2
+from marginattack.core.classifier import Classifier
+from marginattack.core.norms import L2
 from marginattack.reproduce.rows import Outcome, Piece, Row, finite, plain
-from marginattack.trace import trace
+from marginattack.runs.trace import trace
 
 MOVES = (5, 10, 15, 20, 30, 50, 100, 200)
 SIZES = {"mnist": (1000, 1000), "cifar10": (500, 500)}

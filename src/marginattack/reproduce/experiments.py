@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.reproduce import ablations, challenge, convergence, tables, timing
 from marginattack.reproduce.rows import Kept, Outcome, Row, complete
 from marginattack.reproduce.subjects import Subject, subject
@@ -75,7 +75,7 @@ def reproduce(
     the rows that were found so say it.
     """
     if name not in EXPERIMENTS:
-        raise Refused(f"cannot reproduce {name!r}: choose one of {', '.join(EXPERIMENTS)}")
+        raise InputError(f"cannot reproduce {name!r}: choose one of {', '.join(EXPERIMENTS)}")
     experiment, kept = EXPERIMENTS[name], Kept(out / f"{name}{'-quick' if quick else ''}")
     opened = {one: partial(subject, one, files_for(one, data), device) for one in experiment.subjects}
     at: dict[str, Subject] = {}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from marginattack.attacks.attack import Attack
-from marginattack.problem import Problem
+from marginattack.core.problem import Problem
 
 NOTE = ", searched in tf32"
 

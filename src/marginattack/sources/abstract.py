@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.sources.images import ImageSize
 
 
@@ -52,7 +52,7 @@ def check_labels(labels: NDArray[Any], where: str, hint: str) -> None:
     """Labels are class numbers from 0 on; the first that is not is named."""
     wrong = np.flatnonzero((labels < 0) | (labels >= 2**31))
     if len(wrong):
-        raise Refused(
+        raise InputError(
             f"{where}: the label of row {wrong[0]} is {labels[wrong[0]]}, and classes are numbered from 0 on: {hint}"
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.sources.abstract import Data as Data
 from marginattack.sources.abstract import Options
 from marginattack.sources.data_hf import open_hf
@@ -41,7 +41,7 @@ def open_samples(source: str, options: Options) -> Data:
     """Bundled images by name."""
     name = source.removeprefix("samples:")
     if name not in SAMPLES:
-        raise Refused(f"{source}: no samples named {name!r}: choose one of {', '.join(SAMPLES)}")
+        raise InputError(f"{source}: no samples named {name!r}: choose one of {', '.join(SAMPLES)}")
     with as_file(files(__package__) / "samples" / f"{name}.npz") as path:
         return npz(source, path)
 
@@ -89,7 +89,7 @@ def check_options(source: str, stated: dict[str, str | None]) -> None:
     """Refuse options that this form of data has no use for."""
     for option, value in stated.items():
         if value is not None and option not in FORMS[form_of(source)].takes:
-            raise Refused(f"{source}: has no use for --{option} {value}: leave it out")
+            raise InputError(f"{source}: has no use for --{option} {value}: leave it out")
 
 
 def form_of(source: str) -> str:
@@ -104,4 +104,4 @@ def form_of(source: str) -> str:
     if path.suffix.lower() == ".npz":
         return "FILE.npz"
     seen = "is neither a folder nor an .npz file" if path.exists() else "no such file or folder"
-    raise Refused(f"--data {source}: {seen}: choose one of {', '.join(FORMS)}")
+    raise InputError(f"--data {source}: {seen}: choose one of {', '.join(FORMS)}")

@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError, one_line
 from marginattack.sources.abstract import Data, Options, check_labels, sha256
 from marginattack.sources.extras import need
 from marginattack.sources.images import AS_IS, File, ImageSize, decode, survey
-from marginattack.words import one_line
 
 PREFERRED = ("test", "validation", "val", "valid", "dev")
 AT_ONCE = 64  # rows that are taken from the table together
@@ -27,7 +26,9 @@ class Table(Data):
         kind = table.features[label]
         labels = np.asarray(table.with_format("numpy", columns=[label])[:][label])
         if labels.dtype.kind not in "iu":
-            raise Refused(f"{name}: column {label!r} has rows without an integer: labels are class numbers from 0 on")
+            raise InputError(
+                f"{name}: column {label!r} has rows without an integer: labels are class numbers from 0 on"
+            )
         hint = f"choose another --split than {table.split}" if table.split else "choose another split"
         check_labels(labels, f"{name}: column {label!r}", hint)
         self.images = table.select_columns([image])
@@ -55,8 +56,8 @@ class Table(Data):
         for place, file in enumerate(self.files(rows)):
             try:
                 images[place] = decode(file, self.shape, self.size)
-            except Refused as error:
-                raise Refused(f"{self.name}: row {rows[place]} cannot be used ({error})") from error
+            except InputError as error:
+                raise InputError(f"{self.name}: row {rows[place]} cannot be used ({error})") from error
         return images, self.labels[torch.tensor(rows, dtype=torch.int64)]
 
     def digest(self) -> str:
@@ -78,7 +79,7 @@ def open_hf(source: str, options: Options) -> Data:
     splits = load(source, datasets)
     table = choose(source, splits, options.split)
     if not len(table):
-        raise Refused(f"{source}: split {table.split} is empty")
+        raise InputError(f"{source}: split {table.split} is empty")
     return Table(source, table, columns(source, table.features, options.labels), options.image_size)
 
 
@@ -94,14 +95,14 @@ def load(source: str, datasets: Any) -> dict[str, Any]:
         elif path.is_dir():
             found = datasets.load_dataset(str(path))
         elif name.startswith((".", "/", "~")) or path.suffix in FILES or not name:
-            raise Refused(f"{source}: no such file or folder")
+            raise InputError(f"{source}: no such file or folder")
         else:
             name, _, config = name.partition("@")
             found = datasets.load_dataset(name, config or None)
-    except Refused:
+    except InputError:
         raise
     except Exception as error:  # datasets has errors of its own for the net, the hub, the format …
-        raise Refused(f"{source}: datasets cannot open it ({one_line(error)})") from error
+        raise InputError(f"{source}: datasets cannot open it ({one_line(error)})") from error
     return dict(found) if isinstance(found, dict) else {str(found.split or "all"): found}
 
 
@@ -113,7 +114,7 @@ def choose(source: str, splits: dict[str, Any], wanted: str | None) -> Any:
             wanted = next(iter(splits))
     if wanted not in splits:
         lacks = f"has no split {wanted!r}" if wanted else "has neither test nor validation"
-        raise Refused(f"{source}: {lacks}: choose one with --split {'|'.join(splits)}")
+        raise InputError(f"{source}: {lacks}: choose one with --split {'|'.join(splits)}")
     return splits[wanted]
 
 
@@ -122,15 +123,15 @@ def columns(source: str, features: Any, wanted: str | None) -> tuple[str, str]:
     kinds = {name: type(feature).__name__ for name, feature in features.items()}
     images = [name for name, kind in kinds.items() if kind == "Image" or is_file(features[name])]
     if len(images) != 1:
-        raise Refused(f"{source}: needs one column of images and has {len(images)} among {', '.join(kinds)}")
+        raise InputError(f"{source}: needs one column of images and has {len(images)} among {', '.join(kinds)}")
     labels = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     labels = labels or [name for name in ("label", "labels") if "int" in str(getattr(features.get(name), "dtype", ""))]
     if wanted is not None:
         if wanted not in kinds or wanted == images[0]:
-            raise Refused(f"{source}: has no column of labels {wanted!r}: choose among {', '.join(kinds)}")
+            raise InputError(f"{source}: has no column of labels {wanted!r}: choose among {', '.join(kinds)}")
         return images[0], wanted
     if len(labels) != 1:
-        raise Refused(
+        raise InputError(
             f"{source}: has {len(labels)} columns of classes among {', '.join(kinds)}: name one with --labels"
         )
     return images[0], labels[0]

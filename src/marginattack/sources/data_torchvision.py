@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError, one_line
 from marginattack.sources.abstract import Data, Options, sha256
 from marginattack.sources.extras import need
 from marginattack.sources.folder import ImageFiles
 from marginattack.sources.images import AS_IS, Header, ImageSize, header, pixels, survey
-from marginattack.words import one_line
 
 PICKLED = ("LSUN", "LSUNClass")  # their index is a pickle that torchvision does not check
 LOOKED_AT = 256  # images that are decoded before a run begins
@@ -42,7 +41,9 @@ class Items(Data):
         try:
             image, label = self.dataset[row]
         except Exception as error:  # whatever torchvision and the decoders raise on broken files
-            raise Refused(f"{self.name}: row {row} cannot be read ({one_line(error)}): fetch the data again") from error
+            raise InputError(
+                f"{self.name}: row {row} cannot be read ({one_line(error)}): fetch the data again"
+            ) from error
         if isinstance(label, Tensor | np.ndarray) and label.ndim == 0:
             label = label.item()
         if (
@@ -51,7 +52,7 @@ class Items(Data):
             or label < 0
             or not hasattr(image, "mode")
         ):
-            raise Refused(f"{self.name}: row {row} is ({type(image).__name__}, {label!r:.40}), no image and its class: "
+            raise InputError(f"{self.name}: row {row} is ({type(image).__name__}, {label!r:.40}), no image and its class: "
                           "choose a dataset for classification")  # fmt: skip
         return image, int(label)
 
@@ -59,8 +60,8 @@ class Items(Data):
         """What is known of an image before it is fitted."""
         try:
             return header(self.item(row)[0])
-        except Refused as error:
-            raise Refused(str(error) if self.name in str(error) else f"{self.name}: row {row}: {error}") from error
+        except InputError as error:
+            raise InputError(str(error) if self.name in str(error) else f"{self.name}: row {row}: {error}") from error
 
     def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Ask the dataset for these rows."""
@@ -69,8 +70,8 @@ class Items(Data):
             image, labels[place] = self.item(row)
             try:
                 images[place] = pixels(image, self.shape, self.size)
-            except Refused as error:
-                raise Refused(f"{self.name}: row {row}: {error}") from error
+            except InputError as error:
+                raise InputError(f"{self.name}: row {row}: {error}") from error
         return images, labels
 
     def digest(self) -> str:
@@ -92,12 +93,12 @@ def open_torchvision(source: str, options: Options) -> Data:
     root = Path(at or os.environ.get("TORCHVISION_ROOT") or "data").expanduser()
     if name not in datasets.__all__ or not inspect.isclass(getattr(datasets, name)):
         near = difflib.get_close_matches(name, datasets.__all__, n=3, cutoff=0.4) or ["CIFAR10", "MNIST", "ImageNet"]
-        raise Refused(f"{source}: torchvision has no dataset {name!r}: is it {' or '.join(near)}?")
+        raise InputError(f"{source}: torchvision has no dataset {name!r}: is it {' or '.join(near)}?")
     if name in PICKLED and not options.trust_pickle:
-        raise Refused(f"{source}: its index is a pickle, and so is code: add --trust-pickle if you trust {root}")
+        raise InputError(f"{source}: its index is a pickle, and so is code: add --trust-pickle if you trust {root}")
     dataset = construct(source, getattr(datasets, name), root, options.split)
     if not len(dataset):
-        raise Refused(f"{source}: holds no images")
+        raise InputError(f"{source}: holds no images")
     classes = names(getattr(dataset, "classes", None))
     files = files_of(dataset)
     if files is None:
@@ -114,9 +115,9 @@ def construct(source: str, kind: Any, root: Path, split: str | None) -> Any:
     arguments = {"root": str(root)} if "root" in known else {}
     if "split" not in known:
         if "train" not in known and split is not None:
-            raise Refused(f"{source}: has no splits: leave --split {split} out")
+            raise InputError(f"{source}: has no splits: leave --split {split} out")
         if split not in (None, "train", "test"):
-            raise Refused(f"{source}: has no split {split!r}: choose train or test")
+            raise InputError(f"{source}: has no split {split!r}: choose train or test")
         flags = {"train": split == "train"} if "train" in known else {}
         with explained(source, kind, root, known):
             return kind(**arguments, **flags)
@@ -129,7 +130,7 @@ def construct(source: str, kind: Any, root: Path, split: str | None) -> Any:
                 if not str(error).startswith("Unknown value"):
                     raise
                 reason = one_line(error)
-    raise Refused(f"{source}: {reason}: name one with --split")
+    raise InputError(f"{source}: {reason}: name one with --split")
 
 
 def parameters(kind: Any) -> set[str]:
@@ -152,12 +153,12 @@ def explained(source: str, kind: Any, root: Path, known: set[str]) -> Iterator[N
     except ValueError as error:
         if str(error).startswith("Unknown value"):
             raise
-        raise Refused(f"{source}: {one_line(error)}") from error
+        raise InputError(f"{source}: {one_line(error)}") from error
     except Exception as error:  # RuntimeError, FileNotFoundError, a missing package …
         way = "put it there as torchvision's documentation says"
         if "download" in known:
             way = f"fetch it with torchvision.datasets.{kind.__name__}({str(root)!r}, download=True)"
-        raise Refused(
+        raise InputError(
             f"{source}: no usable data in {str(root)!r} ({one_line(error)}): {way}, or name its folder: "
             f"torchvision:{kind.__name__}@FOLDER"
         ) from error

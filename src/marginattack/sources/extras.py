@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from marginattack.classifier import Refused
-from marginattack.words import one_line
+from marginattack.errors import InputError, one_line
 
 
-class Missing(Refused):
+class Missing(InputError):
     """A package that is not there, or does not work: one line that says how to get it."""
 
 

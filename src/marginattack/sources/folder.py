@@ -11,11 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError, one_line
 from marginattack.sources.abstract import Data, Options, check_labels, sha256
 from marginattack.sources.extras import Missing
 from marginattack.sources.images import AS_IS, SUFFIXES, ImageSize, decode, survey
-from marginattack.words import one_line
 
 CHUNK = 2**20
 
@@ -50,8 +49,8 @@ class ImageFiles(Data):
                 images[place] = decode(self.folder / file, self.shape, self.size)
             except Missing:
                 raise
-            except Refused as error:
-                raise Refused(f"{self.name}: {file!r} cannot be used ({error}): mend or remove it") from error
+            except InputError as error:
+                raise InputError(f"{self.name}: {file!r} cannot be used ({error}): mend or remove it") from error
         return images, self.labels[torch.tensor(rows, dtype=torch.int64)]
 
     def digest(self) -> str:
@@ -68,7 +67,7 @@ class ImageFiles(Data):
                     while chunk := stream.read(CHUNK):
                         yield chunk
             except OSError as error:
-                raise Refused(f"{self.name}: {file!r} cannot be read any more ({one_line(error)})") from error
+                raise InputError(f"{self.name}: {file!r} cannot be read any more ({one_line(error)})") from error
 
 
 def open_folder(source: str, options: Options) -> Data:
@@ -77,7 +76,7 @@ def open_folder(source: str, options: Options) -> Data:
     if options.labels is not None:
         files = sorted(images_under(folder, folder))
         if not files:
-            raise Refused(f"{source}: holds no images ({', '.join(SUFFIXES)})")
+            raise InputError(f"{source}: holds no images ({', '.join(SUFFIXES)})")
         labels = read_labels(Path(options.labels).expanduser(), files)
         return ImageFiles(source, folder, files, labels, None, options.image_size)
     with os.scandir(folder) as entries:
@@ -86,12 +85,14 @@ def open_folder(source: str, options: Options) -> Data:
     loose = [name for name, is_folder in every if not is_folder and name.lower().endswith(SUFFIXES)]
     if not classes or loose:
         seen = f"{len(loose)} images outside of any ({loose[0]!r})" if loose else "no folders"
-        raise Refused(f"{source}: has {seen}, where one sub-folder a class is needed, or a labels file: --labels FILE")
+        raise InputError(
+            f"{source}: has {seen}, where one sub-folder a class is needed, or a labels file: --labels FILE"
+        )
     files, numbers = [], []
     for number, name in enumerate(classes):
         found = sorted(images_under(folder, folder / name))
         if not found:
-            raise Refused(f"{source}: the class folder {name!r} holds no images ({', '.join(SUFFIXES)}): remove it")
+            raise InputError(f"{source}: the class folder {name!r} holds no images ({', '.join(SUFFIXES)}): remove it")
         files += found
         numbers += [number] * len(found)
     return ImageFiles(source, folder, files, np.array(numbers, dtype=np.int64), classes, options.image_size)
@@ -109,18 +110,18 @@ def images_under(root: Path, folder: Path) -> Iterator[str]:
 def read_labels(file: Path, names: list[str]) -> NDArray[np.int64]:
     """The label of each of the named images from a file: CSV with columns file and label, or a list in name order."""
     if not file.is_file():
-        raise Refused(f"--labels {file}: no such file")
+        raise InputError(f"--labels {file}: no such file")
     readers = {".csv": from_csv, ".txt": from_text, ".npy": from_npy}
     if file.suffix.lower() not in readers:
-        raise Refused(f"--labels {file}: is none of {', '.join(readers)}: write a CSV with the columns file,label")
+        raise InputError(f"--labels {file}: is none of {', '.join(readers)}: write a CSV with the columns file,label")
     try:
         labels = readers[file.suffix.lower()](file, names)
-    except Refused:
+    except InputError:
         raise
     except (OSError, ValueError, csv.Error, EOFError) as error:  # a UnicodeDecodeError is a ValueError
-        raise Refused(f"--labels {file}: cannot be read ({one_line(error)})") from error
+        raise InputError(f"--labels {file}: cannot be read ({one_line(error)})") from error
     if len(labels) != len(names):
-        raise Refused(f"--labels {file}: has {len(labels)} labels for {len(names)} images: one each, in name order")
+        raise InputError(f"--labels {file}: has {len(labels)} labels for {len(names)} images: one each, in name order")
     return np.array(labels, dtype=np.int64)
 
 
@@ -130,16 +131,16 @@ def from_csv(file: Path, names: list[str]) -> Sequence[int]:
     with file.open(newline="", encoding="utf-8-sig") as stream:
         table = csv.DictReader(stream, strict=True)
         if not {"file", "label"} <= set(table.fieldnames or ()):
-            raise Refused(f"--labels {file}: its first line must name the columns file,label")
+            raise InputError(f"--labels {file}: its first line must name the columns file,label")
         for row in table:
             name, label = row["file"], row["label"]
             if name not in known or name in found:
                 why = "twice" if name in found else "which is no image of the folder"
-                raise Refused(f"--labels {file}: line {table.line_num} names {name!r}, {why}: one line an image")
+                raise InputError(f"--labels {file}: line {table.line_num} names {name!r}, {why}: one line an image")
             found[name] = number(file, f"line {table.line_num}", label or "")
     missing = [name for name in names if name not in found]
     if missing:
-        raise Refused(f"--labels {file}: {len(missing)} of {len(names)} images have no label, first {missing[0]!r}")
+        raise InputError(f"--labels {file}: {len(missing)} of {len(names)} images have no label, first {missing[0]!r}")
     return [found[name] for name in names]
 
 
@@ -154,7 +155,7 @@ def from_npy(file: Path, names: list[str]) -> Sequence[int]:
     """One label a row; mapped first, so that the file must be as long as its header says."""
     labels = np.load(file, mmap_mode="r", allow_pickle=False)
     if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise Refused(f"--labels {file}: is no row of integers, but {getattr(labels, 'dtype', type(labels))} of shape "
+        raise InputError(f"--labels {file}: is no row of integers, but {getattr(labels, 'dtype', type(labels))} of shape "
                       f"{getattr(labels, 'shape', None)}: save one class number an image")  # fmt: skip
     check_labels(labels, f"--labels {file}", "give each image its class")
     return [int(label) for label in labels]
@@ -163,5 +164,5 @@ def from_npy(file: Path, names: list[str]) -> Sequence[int]:
 def number(file: Path, where: str, text: str) -> int:
     """A class number, or a refusal that names it."""
     if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text, re.ASCII):
-        raise Refused(f"--labels {file}: {where} holds {text[:40]!r}, which is no class number from 0 on")
+        raise InputError(f"--labels {file}: {where} holds {text[:40]!r}, which is no class number from 0 on")
     return int(text)

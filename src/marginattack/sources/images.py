@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError, one_line
 from marginattack.sources.extras import Missing, need
-from marginattack.words import one_line
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp")  # what torchvision takes
 FORMATS = ("PNG", "JPEG", "PPM", "BMP", "TIFF", "WEBP", "GIF")  # no EPS: pillow has Ghostscript run it
@@ -37,7 +36,7 @@ class ImageSize(NamedTuple):
         """``256/224`` resizes to 256 and crops to 224; ``224`` is ``224/224``; ``256/`` and ``/224`` do one alone."""
         found = re.fullmatch(r"([1-9][0-9]{0,4})?(/)?([1-9][0-9]{0,4})?", text, re.ASCII)
         if not found or not (found[1] or found[3]):
-            raise Refused(f"--image-size {text!r} is not RESIZE/CROP in pixels: write 256/224, 224, 256/ or /224")
+            raise InputError(f"--image-size {text!r} is not RESIZE/CROP in pixels: write 256/224, 224, 256/ or /224")
         resize, slash, crop = found.groups()
         return cls(int(resize) if resize else None, int(crop or (0 if slash else resize)) or None)
 
@@ -52,11 +51,11 @@ class ImageSize(NamedTuple):
         """Width and height after the resize and the crop."""
         width, height = self.resized(width, height)
         if width * height > LARGEST:
-            raise Refused(f"it would be resized to {width}x{height} pixels")
+            raise InputError(f"it would be resized to {width}x{height} pixels")
         if self.crop is None:
             return width, height
         if min(width, height) < self.crop:
-            raise Refused(f"{width}x{height} pixels are smaller than the crop of {self.crop}: resize it first")
+            raise InputError(f"{width}x{height} pixels are smaller than the crop of {self.crop}: resize it first")
         return self.crop, self.crop
 
 
@@ -74,28 +73,28 @@ class Header(NamedTuple):
 def header(image: Any) -> Header:
     """The header of an image that pillow has opened, if its pixels can be used."""
     if image.mode not in GREY + COLOUR:
-        raise Refused(f"pixels of mode {image.mode} are neither grey nor RGB")
+        raise InputError(f"pixels of mode {image.mode} are neither grey nor RGB")
     return Header(image.mode in GREY, *image.size)
 
 
 @contextmanager
 def opened(file: File) -> Iterator[Any]:
-    """An image file, its pixels not yet decoded; whatever is wrong with it is Refused, then and while it is used."""
+    """An image file, its pixels not yet decoded; whatever is wrong with it is InputError, then and while it is used."""
     pillow = need("PIL.Image", "pillow", "images")
     try:
         if isinstance(file, Path) and not file.is_file():  # a pipe would wait for ever
-            raise Refused("not a regular file")
+            raise InputError("not a regular file")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
             with pillow.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as image:
                 yield image
-    except Refused:
+    except InputError:
         raise
     except pillow.UnidentifiedImageError as error:
-        raise Refused("no image that pillow knows") from error
+        raise InputError("no image that pillow knows") from error
     except Exception as error:  # decoders raise what they like on broken files
-        raise Refused(one_line(error)) from error
+        raise InputError(one_line(error)) from error
 
 
 def look(file: File) -> Header:
@@ -115,9 +114,9 @@ def pixels(image: Any, shape: tuple[int, ...], size: ImageSize) -> Tensor:
     channels, height, width = shape
     seen = header(image)
     if channels == 1 and not seen.grey:
-        raise Refused("it has colours, and the images looked at before were grey")
+        raise InputError("it has colours, and the images looked at before were grey")
     if size.fitted(seen.width, seen.height) != (width, height):
-        raise Refused(f"it is {seen.width}x{seen.height} pixels, which does not fit to {width}x{height}")
+        raise InputError(f"it is {seen.width}x{seen.height} pixels, which does not fit to {width}x{height}")
     deep = image.mode in DEEP
     if deep:
         image = image.convert("F")
@@ -127,7 +126,7 @@ def pixels(image: Any, shape: tuple[int, ...], size: ImageSize) -> Tensor:
     values = np.array(fit(image, size))
     tensor = torch.from_numpy(values).to(torch.float32) / (65535 if deep else 255)
     if deep and not 0 <= tensor.min() <= tensor.max() <= 1:
-        raise Refused("its pixels are not 16 bits deep")
+        raise InputError("its pixels are not 16 bits deep")
     return tensor.expand(channels, height, width) if tensor.ndim == 2 else tensor.permute(2, 0, 1)
 
 
@@ -157,19 +156,21 @@ def survey(files: Iterable[tuple[str, File | Header]], size: ImageSize | None, w
             width, height = (size or AS_IS).fitted(found.width, found.height)
         except Missing:
             raise
-        except Refused as error:
+        except InputError as error:
             bad += 1
             first_bad = first_bad or f"{name!r} ({error})"
             continue
         grey &= found.grey
         common = common or (name, width, height)
         if common[1:] != (width, height):
-            raise Refused(
+            raise InputError(
                 f"{where}: images differ in size, {common[0]!r} has {common[1]}x{common[2]} pixels and {name!r} "
                 f"{width}x{height}: fit them with --image-size 256/224 (resize/crop) or as the model wants"
             )
     if bad:
-        raise Refused(f"{where}: {bad} of {seen} images cannot be used, the first is {first_bad}: mend or remove them")
+        raise InputError(
+            f"{where}: {bad} of {seen} images cannot be used, the first is {first_bad}: mend or remove them"
+        )
     if common is None:
-        raise Refused(f"{where}: holds no images")
+        raise InputError(f"{where}: holds no images")
     return 1 if grey else 3, common[2], common[1]

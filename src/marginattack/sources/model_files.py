@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError, describe
 from marginattack.sources.extras import need
 from marginattack.sources.model_parts import (
     HINT_FACTORY,
@@ -29,7 +29,6 @@ from marginattack.sources.model_parts import (
     refusing,
     sha256,
 )
-from marginattack.words import told
 
 
 def open_factory(source: str) -> Opened:
@@ -47,11 +46,11 @@ def open_factory(source: str) -> Opened:
                 n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__
             ]
             names = ", ".join(there[:8]) or "none"
-            raise Refused(f"{place} has no factory {name!r}: name a function without arguments ({names} are there)")
+            raise InputError(f"{place} has no factory {name!r}: name a function without arguments ({names} are there)")
         with refusing(f"factory {source} fails"):
             built = factory()
     if not isinstance(built, nn.Module):
-        raise Refused(f"factory {source} returns a {type(built).__name__}: it must return a torch.nn.Module")
+        raise InputError(f"factory {source} returns a {type(built).__name__}: it must return a torch.nn.Module")
     return Opened(module=built, content=sha256(content + name.encode()), was_training=in_training(built))
 
 
@@ -84,10 +83,10 @@ def _import(name: str) -> tuple[types.ModuleType, bytes]:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             hint = f"looked in {Path.cwd()} and the installed packages; for a file give file.py:factory"
-            raise Refused(f"no module named {name}: {hint}") from error
-        raise Refused(f"{name} fails when it is imported: {told(error)}") from error
+            raise InputError(f"no module named {name}: {hint}") from error
+        raise InputError(f"{name} fails when it is imported: {describe(error)}") from error
     except (Exception, SystemExit) as error:
-        raise Refused(f"{name} fails when it is imported: {told(error)}") from error
+        raise InputError(f"{name} fails when it is imported: {describe(error)}") from error
     file = getattr(module, "__file__", None)
     return module, Path(file).read_bytes() if file else b""
 
@@ -102,7 +101,7 @@ def open_pickle(path: str, *, trust: bool) -> Opened:
         module = torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
     if not isinstance(module, nn.Module):
         what = "a state_dict: weights without a network" if isinstance(module, dict) else f"a {type(module).__name__}"
-        raise Refused(f"{path} holds {what}: {HINT_FACTORY}")
+        raise InputError(f"{path} holds {what}: {HINT_FACTORY}")
     return Opened(module=module, content=sha256(content), was_training=in_training(module))
 
 
@@ -113,17 +112,17 @@ def _refuse_pickle(path: str, content: bytes) -> None:
             warnings.simplefilter("ignore")
             torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception:
-        raise Refused(
+        raise InputError(
             f"{path} is a pickle, which is code that would run when it is loaded: pass --trust-pickle if you trust "
             "where it comes from, or save the model with torch.export.save as .pt2"
         ) from None
-    raise Refused(f"{path} holds a state_dict: weights without a network; {HINT_FACTORY}")
+    raise InputError(f"{path} holds a state_dict: weights without a network; {HINT_FACTORY}")
 
 
 def refuse_safetensors(path: str) -> Opened:
     """Weights alone are no model."""
     read_file(path)
-    raise Refused(f"{path} holds weights without a network: {HINT_FACTORY}, or pass timm:NAME@{path}")
+    raise InputError(f"{path} holds weights without a network: {HINT_FACTORY}, or pass timm:NAME@{path}")
 
 
 def open_onnx(path: str) -> Opened:
@@ -159,11 +158,11 @@ def open_onnx(path: str) -> Opened:
 def _only_input(session: Any, path: str) -> tuple[str, list[Any], torch.dtype]:
     inputs = session.get_inputs()
     if len(inputs) != 1:
-        raise Refused(f"{path} takes {len(inputs)} inputs: export a model that takes the images alone")
+        raise InputError(f"{path} takes {len(inputs)} inputs: export a model that takes the images alone")
     kinds = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
     if inputs[0].type not in kinds or len(inputs[0].shape) < 2:
         what = f"{inputs[0].type}, shape {inputs[0].shape}"
-        raise Refused(f"{path} takes {what}: export a model that takes a batch of floating-point images")
+        raise InputError(f"{path} takes {what}: export a model that takes a batch of floating-point images")
     return inputs[0].name, list(inputs[0].shape), kinds[inputs[0].type]
 
 
@@ -175,8 +174,8 @@ def _conversion(path: str, opset: int) -> Iterator[None]:
         yield
     except Exception as error:
         op = re.search(r"operation_type='(\w+)'", str(error))
-        why = f"it does not know the operator {op[1]}" if op else told(error)
-        raise Refused(f"onnx2torch cannot convert {path}: {why}; {hint}, or pass a .pt2") from error
+        why = f"it does not know the operator {op[1]}" if op else describe(error)
+        raise InputError(f"onnx2torch cannot convert {path}: {why}; {hint}, or pass a .pt2") from error
 
 
 def _agreeing_probe(
@@ -203,11 +202,11 @@ def _agreeing_probe(
         with refusing(f"{path} runs in onnxruntime, but not as onnx2torch converted it"), torch.no_grad():
             got = module(images)
         if got.shape != expected.shape:
-            raise Refused(f"{path}: the converted model returns shape {tuple(got.shape)}, onnxruntime "
+            raise InputError(f"{path}: the converted model returns shape {tuple(got.shape)}, onnxruntime "
                           f"{tuple(expected.shape)}: pass a .pt2 instead")  # fmt: skip
         if not close(got, expected):
             apart = float((got - expected).abs().max())
-            raise Refused(f"{path}: logits of the converted model and of onnxruntime differ by up to {apart:.3g} on a "
+            raise InputError(f"{path}: logits of the converted model and of onnxruntime differ by up to {apart:.3g} on a "
                           f"random batch (largest {float(expected.abs().max()):.3g}): pass a .pt2 instead")  # fmt: skip
         return images
-    raise Refused(f"{path} fails in onnxruntime on a random input: {told(error or ValueError('no size fits'))}")
+    raise InputError(f"{path} fails in onnxruntime on a random input: {describe(error or ValueError('no size fits'))}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.sources.extras import need
 from marginattack.sources.images import ImageSize
 from marginattack.sources.model_parts import Logits, Opened, load_weights, refusing
@@ -22,7 +22,7 @@ OFFLINE = "check the name and the connection, or give local weights as {}"
 def open_zoo(name: str) -> Opened:
     """A bundled network; it takes pixels as they are."""
     if name not in ZOO:
-        raise Refused(f"no zoo model named {name!r}: choose one of {', '.join(ZOO)}")
+        raise InputError(f"no zoo model named {name!r}: choose one of {', '.join(ZOO)}")
     return Opened(module=zoo(name))
 
 
@@ -33,7 +33,7 @@ def open_torchvision(name: str) -> Opened:
     name, _, weights_name = name.partition("@")
     known = models.list_models(module=models)
     if name not in known:
-        raise Refused(f"torchvision has no classifier named {name!r}{_nearest(name, known)}")
+        raise InputError(f"torchvision has no classifier named {name!r}{_nearest(name, known)}")
     available = models.get_model_weights(name)
     is_file = bool(weights_name) and weights_name not in available.__members__
     weights = available["DEFAULT" if is_file else weights_name or "DEFAULT"]
@@ -61,7 +61,7 @@ def open_timm(name: str) -> Opened:
     name, _, file = name.partition("@")
     known = timm.list_models(include_tags=False)
     if not name.startswith("hf-hub:") and name.partition(".")[0] not in known:
-        raise Refused(f"timm has no model named {name!r}{_nearest(name, known)}")
+        raise InputError(f"timm has no model named {name!r}{_nearest(name, known)}")
     with refusing(f"cannot get timm:{name}", OFFLINE.format(f"timm:{name}@FILE.safetensors")):
         module = timm.create_model(name, pretrained=not file)
     if file:
@@ -86,7 +86,7 @@ def open_hf(name: str) -> Opened:
     transformers = need("transformers", "transformers", "hf")
     local = Path(name).is_dir()
     if not local and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
-        raise Refused(f"no folder {name}: hf: takes a name on the hub or a folder made by save_pretrained")
+        raise InputError(f"no folder {name}: hf: takes a name on the hub or a folder made by save_pretrained")
     hint = "it must be an image classifier with safetensors weights and no code of its own" + (
         "" if local else "; check the name and the connection, or give a local folder"
     )

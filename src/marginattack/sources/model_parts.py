@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError, describe
 from marginattack.sources.images import ImageSize
 from marginattack.sources.preprocess import Statistics
-from marginattack.words import told
 
 HINT_FACTORY = "put the network into a Python file and pass file.py:factory, a function that builds it and loads them"
 
@@ -37,19 +36,21 @@ def refusing(what: str, hint: str = "") -> Iterator[None]:
     """Whatever goes wrong inside is one line: what was tried, the error, and what to do."""
     try:
         yield
-    except Refused:
+    except InputError:
         raise
     except (Exception, SystemExit) as error:
-        raise Refused(f"{what}: {told(error)}{'; ' if hint else ''}{hint}") from error
+        raise InputError(f"{what}: {describe(error)}{'; ' if hint else ''}{hint}") from error
 
 
 def read_file(path: str) -> bytes:
     """The bytes of a model file, read once: what is checked and hashed is what is loaded."""
     file = Path(path)
     if file.is_dir():
-        raise Refused(f"{path} is a folder, not a file: give the model's file, or hf:{path} for a transformers model")
+        raise InputError(
+            f"{path} is a folder, not a file: give the model's file, or hf:{path} for a transformers model"
+        )
     if not file.exists():
-        raise Refused(f"no file {path}: check --model")
+        raise InputError(f"no file {path}: check --model")
     with refusing(f"cannot read {path}"):
         return file.read_bytes()
 
@@ -127,7 +128,7 @@ class AnyBatch(nn.Module):
         given = tuple(images.shape[1:])
         if len(given) != len(self.shape) or any(a not in (None, b) for a, b in zip(self.shape, given, strict=True)):
             wanted = "×".join("any" if side is None else str(side) for side in self.shape)
-            raise Refused(f"the program takes inputs of {wanted}, but these are {'×'.join(map(str, given))}: give "
+            raise InputError(f"the program takes inputs of {wanted}, but these are {'×'.join(map(str, given))}: give "
                           "--resize and --crop, or export it for this size")  # fmt: skip
         parts = [images] if self.most is None else images.split(self.most)
         return torch.cat([self._one(part) for part in parts])
@@ -169,10 +170,12 @@ def check_gradient(module: nn.Module, probe: Tensor, name: str) -> None:
     with refusing(f"{name} fails on a random input of shape {tuple(probe.shape)}"), torch.enable_grad():
         logits = module(images)
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
-        raise Refused(f"{name} returns {_kind(logits)}, not a tensor of logits: export a model that returns them alone")
+        raise InputError(
+            f"{name} returns {_kind(logits)}, not a tensor of logits: export a model that returns them alone"
+        )
     hint = "export it without no_grad, detach or integer arithmetic"
     if not logits.requires_grad:
-        raise Refused(f"{name} passes no gradient to its input, which every attack needs: {hint}")
+        raise InputError(f"{name} passes no gradient to its input, which every attack needs: {hint}")
     with refusing(f"{name} passes no gradient to its input", hint):
         torch.autograd.grad(logits.sum(), images)
 

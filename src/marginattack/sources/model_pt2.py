@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 from marginattack.sources.model_parts import AnyBatch, Opened, check_gradient, freed, read_file, refusing, sha256
 
 PLAIN = re.compile(r"[\w.:@+\-,> ]*", re.ASCII)  # names, devices, versions: no quotes, brackets, = or line ends
@@ -71,14 +71,14 @@ def _load_checked(path: str, content: bytes) -> Any:
     try:
         from torch.export.pt2_archive._package import load_pt2
     except ImportError:
-        raise Refused(f"{path}: torch {torch.__version__} reads .pt2 files only by unpickling, which runs code in "
+        raise InputError(f"{path}: torch {torch.__version__} reads .pt2 files only by unpickling, which runs code in "
                       f"them: use torch 2.8 or newer, or {TRUST}") from None  # fmt: skip
     _check_archive(path, content)
     hint = f"save it again with this version of torch; if it holds custom objects, {TRUST}"
     with refusing(f"cannot load {path} as a torch.export program", hint), _weights_only():
         programs = load_pt2(io.BytesIO(content)).exported_programs
     if "model" not in programs:
-        raise Refused(f"{path} holds no program named model: save it with torch.export.save(program, path)")
+        raise InputError(f"{path} holds no program named model: save it with torch.export.save(program, path)")
     return programs["model"]
 
 
@@ -106,11 +106,11 @@ def _check_archive(path: str, content: bytes) -> None:
         names = archive.get_file_names()
         for name in names:
             if not RECORDS.fullmatch(name):
-                raise Refused(
+                raise InputError(
                     f"{path} holds {name[:80]!r}, which is no part of a plain program and may be code: {TRUST}"
                 )
         if "models/model.json" not in names:
-            raise Refused(f"{path} holds no program: {hint}")
+            raise InputError(f"{path} holds no program: {hint}")
         for name in names:
             if name.endswith(".json") and not name.startswith("extra/"):
                 check_program(json.loads(archive.read_string(name)), path)
@@ -146,7 +146,7 @@ def _check_text(text: str, path: str, key: str) -> None:
 
 
 def _refuse(path: str, what: str, text: str) -> None:
-    raise Refused(
+    raise InputError(
         f"{path} holds the {what} {text[:80]!r}, which is no part of a plain program and may be code: {TRUST}"
     )
 
@@ -197,11 +197,11 @@ def _input_of(program: Any, path: str) -> tuple[tuple[int | None, ...], int, int
     """The shape of one input, None where it is free, and the least and most inputs at a time."""
     names = program.graph_signature.user_inputs
     if len(names) != 1 or not isinstance(names[0], str):
-        raise Refused(f"{path} takes {len(names)} inputs: export a program that takes the images alone")
+        raise InputError(f"{path} takes {len(names)} inputs: export a program that takes the images alone")
     value = _input_value(program)
     if not isinstance(value, Tensor) or value.ndim < 2 or not value.is_floating_point():
         kind = f"{value.dtype}, shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise Refused(f"{path} takes {kind}: export a program that takes a batch of floating-point images")
+        raise InputError(f"{path} takes {kind}: export a program that takes a batch of floating-point images")
     shape = tuple(side if isinstance(side, int) else None for side in value.shape[1:])
     batch = value.shape[0]
     if isinstance(batch, int):

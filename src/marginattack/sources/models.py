@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError, describe
 from marginattack.sources.images import ImageSize
 from marginattack.sources.model_files import open_factory, open_onnx, open_pickle, refuse_safetensors
 from marginattack.sources.model_hubs import open_hf, open_timm, open_torchvision, open_zoo
@@ -17,7 +17,6 @@ from marginattack.sources.model_parts import Opened, refusing
 from marginattack.sources.model_pt2 import open_pt2
 from marginattack.sources.networks import ZOO
 from marginattack.sources.preprocess import Preprocess, Statistics, parse_normalize
-from marginattack.words import told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +116,7 @@ def _opener(source: str) -> Opener:
     prefix, colon, rest = source.partition(":")
     if colon and prefix in PREFIXES:
         if not rest:
-            raise Refused(f"--model {source!r} names no model: write {prefix}:NAME")
+            raise InputError(f"--model {source!r} names no model: write {prefix}:NAME")
         return PREFIXES[prefix]
     for suffix, opener in SUFFIXES.items():
         if source.endswith(suffix):
@@ -129,7 +128,7 @@ def _opener(source: str) -> Opener:
         hint = f"did you mean zoo:{source}?"
     elif source.endswith(".py"):
         hint = f"name the function that builds the model, {source}:factory"
-    raise Refused(f"--model {source!r} is no known source: {hint}")
+    raise InputError(f"--model {source!r} is no known source: {hint}")
 
 
 def _text(source: str) -> str:
@@ -141,7 +140,7 @@ def _check_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
     except Exception as error:
-        raise Refused(f"device {device!r} cannot be used ({told(error)}): give cpu, cuda or cuda:0") from error
+        raise InputError(f"device {device!r} cannot be used ({describe(error)}): give cpu, cuda or cuda:0") from error
 
 
 def _preprocessing(

@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marginattack.classifier import NOISE, Refused
+from marginattack.core.classifier import NOISE
+from marginattack.errors import InputError, one_line
 from marginattack.sources.abstract import Data, Options, check_labels, sha256
-from marginattack.words import one_line
 
 CHANNELS = (1, 3, 4)
 LAYOUTS = ("nhw", "nhwc", "nchw")
@@ -48,7 +48,7 @@ class Array(NamedTuple):
         while wanted:
             part = os.pread(self.file.fileno(), min(wanted, 2**30), start)
             if not part:
-                raise Refused(f"{self.file.name}: became shorter while it was read: start again with the whole file")
+                raise InputError(f"{self.file.name}: became shorter while it was read: start again with the whole file")
             parts.append(part)
             start, wanted = start + len(part), wanted - len(part)
         return np.frombuffer(b"".join(parts), self.dtype).reshape(count, *self.shape[1:])
@@ -96,7 +96,9 @@ class Npz(Data):
             if not (-NOISE <= low <= high <= 1 + NOISE):
                 hint = "divide x by 255" if 0 <= low <= high <= 255 else "undo its normalisation"
                 hint = hint if np.isfinite([low, high]).all() else "leave out what is not finite"
-                raise Refused(f"{self.name}: x holds values from {low:g} to {high:g}, and pixels are in [0, 1]: {hint}")
+                raise InputError(
+                    f"{self.name}: x holds values from {low:g} to {high:g}, and pixels are in [0, 1]: {hint}"
+                )
             images = torch.from_numpy(values.astype(np.float32)).clamp_(0, 1)
         if self.layout == "nhw":
             return images.unsqueeze(1)
@@ -132,15 +134,15 @@ def open_npz(source: str, options: Options) -> Data:
 def npz(name: str, path: Path) -> Npz:
     """The file's arrays, checked before any of them is unpacked."""
     if not path.is_file():
-        raise Refused(f"{name}: no such file")
+        raise InputError(f"{name}: no such file")
     with ExitStack() as stack:
         file = stack.enter_context(path.open("rb"))
         try:
             data = checked(name, file)
-        except Refused:
+        except InputError:
             raise
         except BROKEN as error:
-            raise Refused(
+            raise InputError(
                 f"{name}: is not a whole .npz file ({one_line(error)}): write it again with np.savez"
             ) from error
         if data.x.file is file:
@@ -153,7 +155,7 @@ def checked(name: str, file: IO[bytes]) -> Npz:
     with zipfile.ZipFile(file) as archive:
         found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if not {"x", "y"} <= found.keys():
-            raise Refused(f"{name}: needs arrays x and y, and has {listed(list(found))}: np.savez(FILE, x=…, y=…)")
+            raise InputError(f"{name}: needs arrays x and y, and has {listed(list(found))}: np.savez(FILE, x=…, y=…)")
         x, y = (member(name, archive, file, found[key]) for key in "xy")
         check_types(name, x, y)
         layout = layout_of(name, x.shape, archive, found.get("layout"))
@@ -177,7 +179,7 @@ def listed(names: list[str]) -> str:
 def plain(name: str, info: zipfile.ZipInfo) -> None:
     """Stored or deflated, as numpy writes: other ways of compression cannot be unpacked in bounded memory."""
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise Refused(f"{name}: {info.filename!r} is encrypted or compressed in a way that numpy does not write: "
+        raise InputError(f"{name}: {info.filename!r} is encrypted or compressed in a way that numpy does not write: "
                       "write it again with np.savez")  # fmt: skip
 
 
@@ -187,33 +189,33 @@ def member(name: str, archive: zipfile.ZipFile, file: IO[bytes], info: zipfile.Z
     with archive.open(info) as stream:
         head, dtype, fortran, shape = npy_header(name, info.filename, stream.read(LONGEST))
     if dtype.hasobject or dtype.names:
-        raise Refused(f"{name}: {info.filename!r} holds Python objects or records, which are never unpickled: "
+        raise InputError(f"{name}: {info.filename!r} holds Python objects or records, which are never unpickled: "
                       "save arrays of numbers")  # fmt: skip
     if min(shape, default=0) < 1:
-        raise Refused(f"{name}: {info.filename!r} has shape {shape}: it is empty or no array")
+        raise InputError(f"{name}: {info.filename!r} has shape {shape}: it is empty or no array")
     if head + prod(shape) * dtype.itemsize != info.file_size:
-        raise Refused(f"{name}: {info.filename!r} says {info.file_size} bytes, but its shape {shape} of {dtype} needs "
+        raise InputError(f"{name}: {info.filename!r} says {info.file_size} bytes, but its shape {shape} of {dtype} needs "
                       f"{head + prod(shape) * dtype.itemsize}: the file is broken or a zip bomb")  # fmt: skip
     if info.file_size > LARGE and info.file_size > FOLD * info.compress_size:
-        raise Refused(f"{name}: {info.filename!r} grows from {info.compress_size} to {info.file_size} bytes, more than "
+        raise InputError(f"{name}: {info.filename!r} grows from {info.compress_size} to {info.file_size} bytes, more than "
                       f"{FOLD}-fold and past 1 GiB, like a zip bomb: write it with np.savez, uncompressed")  # fmt: skip
     if fortran and len(shape) > 1:
-        raise Refused(f"{name}: {info.filename!r} is in Fortran order, so no image lies in one piece: "
+        raise InputError(f"{name}: {info.filename!r} is in Fortran order, so no image lies in one piece: "
                       "save np.ascontiguousarray of it")  # fmt: skip
     file.seek(info.header_offset + 26)  # after it come the lengths of the member's name and extra field
     offset = info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4))) + head
     if info.compress_type == zipfile.ZIP_STORED and offset - head + info.file_size > archive.start_dir:
-        raise Refused(f"{name}: {info.filename!r} says {info.file_size} bytes, more than the file has: it is broken")
+        raise InputError(f"{name}: {info.filename!r} says {info.file_size} bytes, more than the file has: it is broken")
     return Array(file, offset, dtype, shape)
 
 
 def npy_header(name: str, filename: str, start: bytes) -> tuple[int, np.dtype[Any], bool, tuple[int, ...]]:
     """Length, type, order and shape of an .npy file from its first bytes; a header of gigabytes is not read."""
     if len(start) < 12 or start[:6] != b"\x93NUMPY" or start[6] not in (1, 2):
-        raise Refused(f"{name}: {filename!r} is no array that np.savez writes: write it again with np.savez")
+        raise InputError(f"{name}: {filename!r} is no array that np.savez writes: write it again with np.savez")
     length = struct.unpack("<H", start[8:10])[0] + 10 if start[6] == 1 else struct.unpack("<I", start[8:12])[0] + 12
     if length > LONGEST:
-        raise Refused(f"{name}: {filename!r} has a header of {length} bytes: the file is broken")
+        raise InputError(f"{name}: {filename!r} has a header of {length} bytes: the file is broken")
     read = np.lib.format.read_array_header_1_0 if start[6] == 1 else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(io.BytesIO(start[8:length]))
     return length, dtype, fortran, shape
@@ -222,14 +224,14 @@ def npy_header(name: str, filename: str, start: bytes) -> tuple[int, np.dtype[An
 def check_types(name: str, x: Array, y: Array) -> None:
     """Types and lengths that can be measured."""
     if x.dtype != np.uint8 and x.dtype.kind != "f":
-        raise Refused(f"{name}: x is of {x.dtype}: pixels are uint8 in 0..255 or floats in [0, 1]")
+        raise InputError(f"{name}: x is of {x.dtype}: pixels are uint8 in 0..255 or floats in [0, 1]")
     if y.dtype.kind not in "iu":
-        raise Refused(f"{name}: y is of {y.dtype}: labels are class numbers, integers from 0 on")
+        raise InputError(f"{name}: y is of {y.dtype}: labels are class numbers, integers from 0 on")
     if len(y.shape) != 1:
         hint = "argmax(1) of it" if y.shape[-1] > 1 else "y.ravel()"
-        raise Refused(f"{name}: y has shape {y.shape}, and one label an image is needed: save {hint}")
+        raise InputError(f"{name}: y has shape {y.shape}, and one label an image is needed: save {hint}")
     if x.shape[0] != y.shape[0]:
-        raise Refused(f"{name}: x has {x.shape[0]} images and y {y.shape[0]} labels: they must be as many")
+        raise InputError(f"{name}: x has {x.shape[0]} images and y {y.shape[0]} labels: they must be as many")
 
 
 def layout_of(name: str, shape: tuple[int, ...], archive: zipfile.ZipFile, info: zipfile.ZipInfo | None) -> str:
@@ -239,18 +241,18 @@ def layout_of(name: str, shape: tuple[int, ...], archive: zipfile.ZipFile, info:
         said = archive.read(info) if info.file_size < CHUNK else b""
         layout = str(np.load(io.BytesIO(said), allow_pickle=False)).lower()[:40]
         if layout not in LAYOUTS or len(layout) != len(shape):
-            raise Refused(f"{name}: layout is {layout!r} for x of shape {shape}: it is one of {', '.join(LAYOUTS)}")
+            raise InputError(f"{name}: layout is {layout!r} for x of shape {shape}: it is one of {', '.join(LAYOUTS)}")
         return layout
     if len(shape) == 3:
         return "nhw"
     if len(shape) != 4:
-        raise Refused(f"{name}: x has shape {shape}: images are (n, h, w), (n, h, w, c) or (n, c, h, w)")
+        raise InputError(f"{name}: x has shape {shape}: images are (n, h, w), (n, h, w, c) or (n, c, h, w)")
     first, last = shape[1] in CHANNELS, shape[3] in CHANNELS
     if first and last:
-        raise Refused(f"{name}: x has shape {shape}, and its channels may be first or last: "
+        raise InputError(f"{name}: x has shape {shape}, and its channels may be first or last: "
                       "say it with np.savez(…, layout='nchw') or 'nhwc'")  # fmt: skip
     if not first and not last:
-        raise Refused(f"{name}: x has shape {shape}, with 1, 3 or 4 channels neither first nor last: reshape it, "
+        raise InputError(f"{name}: x has shape {shape}, with 1, 3 or 4 channels neither first nor last: reshape it, "
                       "or say it with np.savez(…, layout='nchw') or 'nhwc'")  # fmt: skip
     return "nchw" if first else "nhwc"
 
@@ -262,7 +264,7 @@ def unpacked(name: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, array: 
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if info.file_size > free:
-        raise Refused(f"{name}: {info.filename!r} needs {info.file_size} bytes in {folder}, which has {free}: "
+        raise InputError(f"{name}: {info.filename!r} needs {info.file_size} bytes in {folder}, which has {free}: "
                       "set TMPDIR to a larger disk, or write the file with np.savez, uncompressed")  # fmt: skip
     room = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the data is used)
     try:
@@ -282,9 +284,9 @@ def unpack(name: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, room: IO[
             try:
                 room.write(chunk)
             except OSError as error:
-                raise Refused(f"{name}: {info.filename!r} cannot be unpacked to {tempfile.gettempdir()} "
+                raise InputError(f"{name}: {info.filename!r} cannot be unpacked to {tempfile.gettempdir()} "
                               f"({one_line(error)}): set TMPDIR to a larger disk") from error  # fmt: skip
     room.flush()
     if size != info.file_size:
-        raise Refused(f"{name}: {info.filename!r} unpacks to other than the {info.file_size} bytes it says: "
+        raise InputError(f"{name}: {info.filename!r} unpacks to other than the {info.file_size} bytes it says: "
                       "the file is broken or a zip bomb")  # fmt: skip

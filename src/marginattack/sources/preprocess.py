@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from marginattack.classifier import Refused
+from marginattack.errors import InputError
 
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
@@ -38,7 +38,7 @@ class Preprocess(nn.Module):
         super().__init__()
         for name, value in (("resize", resize), ("crop", crop)):
             if value is not None and value < 1:
-                raise Refused(f"--{name} is {value}: give a number of pixels, at least 1")
+                raise InputError(f"--{name} is {value}: give a number of pixels, at least 1")
         self.model = model
         self.resize, self.crop = resize, crop
         mean, std = statistics or (None, None)
@@ -62,7 +62,7 @@ class Preprocess(nn.Module):
         channels = len(self.mean)
         if channels > 1 and (x.ndim != 4 or x.shape[1] != channels):
             shape = tuple(x.shape[1:])
-            raise Refused(f"normalisation has {channels} channels, but images have shape {shape}: give one number, or "
+            raise InputError(f"normalisation has {channels} channels, but images have shape {shape}: give one number, or "
                           "one a channel, to --normalize")  # fmt: skip
         return (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
 
@@ -78,13 +78,13 @@ def parse_normalize(text: str) -> Statistics | None:
     try:
         mean, std = (tuple(float(number) for number in part.split(",")) for part in (means, stds))
     except ValueError:
-        raise Refused(f"--normalize is {text!r}: {hint}") from None
+        raise InputError(f"--normalize is {text!r}: {hint}") from None
     if not slash or not all(map(math.isfinite, (*mean, *std))):
-        raise Refused(f"--normalize is {text!r}: {hint}")
+        raise InputError(f"--normalize is {text!r}: {hint}")
     if len(mean) != len(std) and 1 not in (len(mean), len(std)):
-        raise Refused(f"--normalize is {text!r}, {len(mean)} means for {len(std)} deviations: they must pair up")
+        raise InputError(f"--normalize is {text!r}, {len(mean)} means for {len(std)} deviations: they must pair up")
     if min(std) <= 0:
-        raise Refused(f"--normalize is {text!r}, whose deviation {min(std):g} is not above 0: {hint}")
+        raise InputError(f"--normalize is {text!r}, whose deviation {min(std):g} is not above 0: {hint}")
     channels = max(len(mean), len(std))
     return mean * (channels // len(mean)), std * (channels // len(std))
 
@@ -108,7 +108,7 @@ def _cropped(images: Tensor, size: int) -> Tensor:
     """The middle ``size`` × ``size`` of each image."""
     height, width = _sides(images, "crop", size)
     if min(height, width) < size:
-        raise Refused(f"--crop is {size}, but images are {height}×{width}: crop less, or --resize {size} first")
+        raise InputError(f"--crop is {size}, but images are {height}×{width}: crop less, or --resize {size} first")
     top, left = round((height - size) / 2), round((width - size) / 2)
     return images[:, :, top : top + size, left : left + size]
 
@@ -116,5 +116,5 @@ def _cropped(images: Tensor, size: int) -> Tensor:
 def _sides(images: Tensor, option: str, size: int) -> tuple[int, int]:
     if images.ndim != 4:
         shape = tuple(images.shape)
-        raise Refused(f"--{option} {size} needs images of shape (n, channels, height, width), but they are {shape}")
+        raise InputError(f"--{option} {size} needs images of shape (n, channels, height, width), but they are {shape}")
     return int(images.shape[2]), int(images.shape[3])

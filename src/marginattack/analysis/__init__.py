@@ -1,0 +1,1 @@
+"""Statistics, comparison and diagnosis."""

@@ -1,0 +1,1 @@
+"""The optimisation problem: norms, losses, draws, the classifier and queries to it."""

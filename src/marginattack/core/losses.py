@@ -1,0 +1,111 @@
+"""What an attack may descend: functions of the logits and one class a sample, larger the surer the model is of it.
+
+An untargeted attack lowers the belief in the true class, a targeted one raises that in the target; ``Problem`` puts
+in the sign, so that every attack descends. They are values, so that the settings of an attack print their names.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from marginattack.core.types import Labels, Logits
+
+Belief: TypeAlias = Callable[[Logits, Labels], Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Margin:
+    """l_y − max_{i≠y} l_i: positive exactly where y is predicted. The paper's c without its offset."""
+
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        return _own(logits, label) - others(logits, label).amax(1)
+
+
+@final
+@dataclass(frozen=True)
+class Rival:
+    """l_y − the logit of that rank among the ``number`` highest others: the paper's c_i for a target scan."""
+
+    rank: int
+    number: int
+
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        # All ranks ask for the same number, so that equal logits are told apart in the same way.
+        return _own(logits, label) - others(logits, label).topk(self.number, dim=1).values[:, self.rank]
+
+
+@final
+@dataclass(frozen=True)
+class CrossEntropy:
+    """log p_y: the cross-entropy with its sign turned."""
+
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        return -torch.nn.functional.cross_entropy(logits, label, reduction="none")
+
+
+@final
+@dataclass(frozen=True)
+class LogOdds:
+    """log p_y / (1 − p_y): it rises with p_y but does not saturate where the model is sure."""
+
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        return _own(logits, label) - others(logits, label).logsumexp(1)
+
+
+@final
+@dataclass(frozen=True)
+class Hinge:
+    """max(l_y − max_{i≠y} l_i, −κ): the loss of Carlini and Wagner, flat once y trails by the confidence κ.
+
+    κ = 50 is that of Madry's challenge code. Towards a class the sign turns, so there it is flat once it leads by κ.
+    """
+
+    confidence: float = 50.0
+
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        return MARGIN(logits, label).clamp(-self.confidence, self.confidence)
+
+
+@final
+@dataclass(frozen=True)
+class Own:
+    """l_y"""
+
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        return _own(logits, label)
+
+
+@final
+@dataclass(frozen=True)
+class AgainstRest:
+    """Minus the sum of the other logits."""
+
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        return _own(logits, label) - logits.sum(1)
+
+
+MARGIN, CROSS_ENTROPY, LOG_ODDS = Margin(), CrossEntropy(), LogOdds()
+OWN, AGAINST_REST = Own(), AgainstRest()
+
+
+def compared(logits: Logits, label: Labels) -> tuple[Tensor, Tensor]:
+    """The logit of the label, and the largest of the others."""
+    return _own(logits, label), others(logits, label).amax(1)
+
+
+def scale(logits: Logits, own: Tensor, other: Tensor) -> Tensor:
+    """The size of the logits that rounding goes by: the largest, unless that class is masked, far out of play."""
+    return torch.minimum(logits.abs().amax(1), 100 * (own.abs() + other.abs()))
+
+
+def others(logits: Logits, label: Labels) -> Logits:
+    """The logits with that of the label out of play."""
+    return logits.scatter(1, label[:, None], -torch.inf)
+
+
+def _own(logits: Logits, label: Labels) -> Tensor:
+    return logits.gather(1, label[:, None])[:, 0]

@@ -1,0 +1,20 @@
+"""Errors of the package, and error messages in one line. Imports nothing but the standard library."""
+
+
+class MarginAttackError(Exception):
+    """Base class of the errors that marginattack raises on purpose."""
+
+
+class InputError(MarginAttackError, ValueError):
+    """Unsupported or inconsistent input. The message is one line that says what is wrong and how to fix it."""
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an exception without line breaks, cut to 200 characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def describe(error: BaseException) -> str:
+    """The type of an exception and its message, in one line."""
+    return f"{type(error).__name__}: {one_line(error)}" if str(error).strip() else type(error).__name__

@@ -1,0 +1,69 @@
+"""How many inputs fit into memory at once, and how it is seen that they do not."""
+
+import os
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from marginattack.core.classifier import Classifier
+
+SHARE = 0.5  # of the memory at hand that a batch may fill; caches and the allocator's own needs take of the rest
+LARGEST = {"cpu": 256, "cuda": 1024}  # more side by side is no faster
+BLOCK = 32 << 20  # bytes of a batch of inputs on a CPU: memory for what is larger is asked of the system ever anew
+STATE = 24  # copies of an input that an attack holds: iterates, gradients, the best so far
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether this error says that memory ran out, on a GPU or on the CPU."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def fitting_batch(classifier: Classifier, image: Tensor) -> int:
+    """The batch, a power of two, whose forward and backward fit into the memory that is free."""
+    device = classifier.device
+    each = bytes_an_input(classifier, image)
+    room = int(SHARE * free_memory(device) / max(each, 1))
+    largest = LARGEST.get(device.type, 256)
+    if device.type == "cpu":
+        largest = max(1, min(largest, BLOCK // (image.numel() * image.element_size())))
+    return 1 << (max(1, min(room, largest)).bit_length() - 1)
+
+
+def bytes_an_input(classifier: Classifier, image: Tensor) -> int:
+    """What one input's forward keeps for its backward, and what an attack holds of it."""
+    kept: dict[int, int] = {}
+    model = classifier.looked_at
+    weights = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in weights:
+            kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    pair = torch.stack([image, image]).to(classifier.device).requires_grad_()
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        classifier.logits(pair).sum()
+    return sum(kept.values()) // 2 + STATE * image.numel() * image.element_size()
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that this process may still take: the device's, or the machine's within the limit of its control group."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not known on this system
+        return 2 << 30
+    fields = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines() if ":" in line)
+    if "MemAvailable" in fields:
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+    limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
+    return min(free, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else free
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""Run folders: paths, locks, Parquet files."""
