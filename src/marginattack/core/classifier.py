@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from marginattack.core.flags import full_float32, tf32
 from marginattack.core.types import Labels, Logits
+from marginattack.core.validation import check_logits
 from marginattack.errors import InputError, one_line
 from marginattack.execution.compilation import Compiler
 from marginattack.execution.folding import folded
@@ -299,22 +300,7 @@ class Classifier:
         except Exception as error:
             shape = tuple(x.shape[1:])
             raise InputError(f"model fails in eval mode on inputs of shape {shape}: {one_line(error)}") from error
-        if not isinstance(logits, Tensor):
-            hint = "wrap it so that forward returns the logits alone"
-            raise InputError(f"model returns a {type(logits).__name__}, not a tensor of logits: {hint}")
-        if not logits.is_floating_point():
-            raise InputError(f"model returns {_name(logits.dtype)}: it must return floating-point logits, not labels")
-        if logits.shape in {(len(x),), (len(x), 1)}:
-            raise InputError("model returns a single logit an input: wrap it as marginattack.TwoClass(model)")
-        if logits.ndim != 2 or len(logits) != len(x):
-            raise InputError(f"model returns shape {tuple(logits.shape)} for {len(x)} inputs: it must be (n, classes)")
-        wrong = int((~torch.isfinite(logits)).any(1).sum())
-        if wrong:
-            which = f"{wrong} of the first {len(x)} inputs"
-            raise InputError(f"model returns NaN or infinite logits for {which}: check its weights and its input scale")
-        if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-3).all()):
-            hint = "remove its last softmax, or wrap it to return logits"
-            raise InputError(f"model returns probabilities (they sum to 1), whose gradients vanish: {hint}")
+        check_logits(logits, len(x))
         if self._holds and self._folded is None:
             self._folded = folded(self.model, x if self.model_dtype is None else x.to(self.model_dtype))
         try:
