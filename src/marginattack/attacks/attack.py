@@ -1,17 +1,28 @@
-"""What every attack is."""
+"""The interface of an attack."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from marginattack.core.norms import Norm
 from marginattack.core.problem import Problem
+from marginattack.errors import InputError
 
 
 class Attack(ABC):
-    """Looks at a problem until it has nothing more to ask; what was found is the problem's to keep."""
+    """A frozen dataclass of settings that is called with a problem and queries it until it is done.
 
-    norms: ClassVar[tuple[str, ...]]  # the norms that it makes sense for
-    cost: ClassVar[str]  # passes a step, as "1 forward + 1 backward"
+    The problem counts passes and keeps the nearest adversarial point of each sample.
+    """
+
+    norms: ClassVar[tuple[str, ...]]  # names of the norms that it supports
+    cost: ClassVar[str]  # passes per step, as "1 forward + 1 backward"
     reference: ClassVar[str]
+
+    def check_norm(self, norm: Norm) -> None:
+        """Raise InputError unless the attack supports this norm."""
+        if norm.name not in self.norms:
+            name, supported = type(self).__name__, ", ".join(self.norms)
+            raise InputError(f"{name} supports {supported}, not {norm}: choose another norm or attack")
 
     @abstractmethod
     def __call__(self, problem: Problem) -> None: ...

@@ -5,7 +5,7 @@ from typing import ClassVar, final
 
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.pgd import PGD
-from marginattack.core.losses import CROSS_ENTROPY, Belief
+from marginattack.core.losses import CROSS_ENTROPY, Loss
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
 
@@ -26,7 +26,7 @@ class BIM(Attack):
     steps: int = 10
     step: float = 0.2
     relative: bool = True
-    loss: Belief = CROSS_ENTROPY
+    loss: Loss = CROSS_ENTROPY
     stop: bool = True
 
     def __call__(self, problem: Problem) -> None:

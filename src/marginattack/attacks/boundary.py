@@ -36,13 +36,13 @@ class Boundary(Attack):
     source_step: float = 0.01
 
     def __call__(self, problem: Problem) -> None:
-        problem.need_walls("Boundary, which starts from noise in the box,")
+        problem.box.require_finite("Boundary, which starts from noise in the box,")
         foolbox = _foolbox()
-        problem.each(lambda one: self.walk(one, foolbox))
+        problem.for_each_sample(lambda one: self.walk(one, foolbox))
 
     def walk(self, problem: Problem, foolbox: Any) -> None:
         """Foolbox's attack on one sample."""
-        seed = int(problem.uniform()[0, 0] * 2**24)
+        seed = int(problem.draws.uniform()[0, 0] * 2**24)
         model, label = _Decisions(problem, foolbox), torch.zeros_like(problem.x0[:, 0], dtype=torch.int64)
         noise = foolbox.attacks.LinearSearchBlendedUniformNoiseAttack(steps=50, directions=self.directions)
         walk = foolbox.attacks.BoundaryAttack(
@@ -52,8 +52,8 @@ class Boundary(Attack):
             warnings.simplefilter("ignore")  # that no noise is adversarial: here it is a result
             torch.manual_seed(seed)
             noise.run(model, problem.x0, label)
-            if bool(torch.isfinite(problem.distance)):
-                walk.run(model, problem.x0, label, starting_points=problem.best)
+            if bool(torch.isfinite(problem.incumbent.distance)):
+                walk.run(model, problem.x0, label, starting_points=problem.incumbent.points)
 
 
 class _Decisions:
@@ -61,10 +61,10 @@ class _Decisions:
 
     def __init__(self, problem: Problem, foolbox: Any) -> None:
         self.problem = problem
-        self.bounds = foolbox.types.Bounds(float(problem.lo.min()), float(problem.hi.max()))
+        self.bounds = foolbox.types.Bounds(float(problem.box.lo.min()), float(problem.box.hi.max()))
 
     def __call__(self, points: Any) -> Any:
-        c = self.problem.value(self.problem.clamp(points.raw))
+        c = self.problem.value(self.problem.box.clamp(points.raw))
         return type(points)(torch.cat([(c >= 0).to(c), (c < 0).to(c)], dim=1))
 
 

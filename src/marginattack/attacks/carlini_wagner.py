@@ -28,7 +28,7 @@ from torch import Tensor
 from marginattack.attacks.attack import Attack
 from marginattack.core.norms import L2, LINF, Norm
 from marginattack.core.problem import Problem
-from marginattack.core.types import Box, Points, Scalars
+from marginattack.core.types import Bound, Points, Scalars
 
 EDGE = 0.999999  # inputs are pulled in by this much: at the wall itself w is infinite
 
@@ -81,7 +81,7 @@ class Excess:
     steady: bool = False
 
     def start(self, problem: Problem) -> Points:
-        return problem.best
+        return problem.incumbent.points
 
     def __call__(self, delta: Points, reached: Scalars) -> tuple[Scalars, Points]:
         excess = (delta.abs() - self.share * reached).clamp(min=0)
@@ -95,8 +95,8 @@ PENALTIES: dict[Norm, Penalty] = {L2: Squares(), LINF: Excess()}
 class _Tanh:
     """The box as the image of all of space: x = centre + half · tanh w."""
 
-    centre: Box
-    half: Box
+    centre: Bound
+    half: Bound
     walled: Tensor
 
     def outside(self, x: Points) -> Points:
@@ -131,7 +131,7 @@ class CarliniWagner(Attack):
     abort: bool = True
 
     def __call__(self, problem: Problem) -> None:
-        m = torch.full_like(problem.distance, self.initial * PENALTIES[problem.norm].unit)
+        m = torch.full_like(problem.incumbent.distance, self.initial * PENALTIES[problem.norm].unit)
         lower, upper = torch.zeros_like(m), torch.full_like(m, torch.inf)
         for _ in range(self.searches):
             found = self.descend(problem, m)
@@ -146,29 +146,28 @@ class CarliniWagner(Attack):
         adam = torch.optim.Adam([w], lr=self.rate)
         found = torch.zeros_like(m, dtype=torch.bool)
         least = checked = torch.full_like(m, torch.inf)
-        with problem.only(torch.ones_like(found[:, 0])):
+        with problem.masked(torch.ones_like(found[:, 0])) as running:
             for k in range(self.steps):
                 x, slope = space.inside(w)
-                c, g = problem.c(problem.clamp(x), offset=-self.confidence)
-                D, gradient = penalty((x - home) / unit, problem.distance / unit)
+                c, g = running.value_and_gradient(problem.box.clamp(x), offset=-self.confidence)
+                D, gradient = penalty((x - home) / unit, problem.incumbent.distance / unit)
                 found = found | (c < 0)
                 w.grad = slope * (gradient / unit + torch.where(c > 0, m * g, 0))
                 adam.step()
                 least = torch.minimum(least, D + m * c.clamp(min=0))
                 if self.abort and penalty.steady and k % -(-self.steps // 10) == 0:
-                    problem.drop((least > 0.9999 * checked)[:, 0])
+                    running.budget.deactivate((least > 0.9999 * checked)[:, 0])
                     checked = least
         return found
 
 
 def _tanh(problem: Problem) -> _Tanh:
-    walled = torch.isfinite(problem.hi - problem.lo)
-    centre = torch.where(walled, (problem.lo + problem.hi) / 2, 0)
-    return _Tanh(centre, torch.where(walled, (problem.hi - problem.lo) / 2, 1), walled)
+    walled = torch.isfinite(problem.box.hi - problem.box.lo)
+    centre = torch.where(walled, (problem.box.lo + problem.box.hi) / 2, 0)
+    return _Tanh(centre, torch.where(walled, (problem.box.hi - problem.box.lo) / 2, 1), walled)
 
 
-def _width(problem: Problem) -> Box:
+def _width(problem: Problem) -> Bound:
     """The widest side of the box, 1 where it has none."""
-    width = problem.hi - problem.lo
-    widest = torch.where(torch.isfinite(width), width, 0).amax(1, keepdim=True)
+    widest = problem.box.width.amax(1, keepdim=True)
     return torch.where(widest > 0, widest, 1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.pgd import anywhere, stepped
-from marginattack.core.losses import CROSS_ENTROPY, Belief
+from marginattack.core.losses import CROSS_ENTROPY, Loss
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
 
@@ -83,26 +83,26 @@ class DAA(Attack):
     step: float = 1 / 30
     particles: int = 10
     flow: Flow = Blob()
-    loss: Belief = CROSS_ENTROPY
+    loss: Loss = CROSS_ENTROPY
     stop: bool = True
 
     def __call__(self, problem: Problem) -> None:
-        self.within(problem, torch.full_like(problem.distance, self.eps))
+        self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
 
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
         """Attack each sample within its own radius, one of the particles from ``start`` where that is given."""
         n, m = len(radius), self.particles
         rows = torch.arange(n).repeat_interleave(m)
         radius = radius.repeat_interleave(m, dim=0)
-        with problem.take(rows) as many:
+        with problem.subproblem(rows) as many:
             x = anywhere(many, radius)
             if start is not None:
                 x = x.index_copy(0, torch.arange(0, n * m, m, device=x.device), start)
             for _ in range(self.steps):
-                _, g = many.c(x, of=self.loss)
+                _, g = many.value_and_gradient(x, loss=self.loss)
                 if self.stop:
-                    found = _grouped(many.distance <= radius, m).any(1)
-                    many.drop(found[:, 0].repeat_interleave(m))
+                    found = _grouped(many.incumbent.distance <= radius, m).any(1)
+                    many.budget.deactivate(found[:, 0].repeat_interleave(m))
                 v = self.flow(_grouped(x, m), _scaled(_grouped(g, m))).flatten(0, 1)
                 x = stepped(many, x, v, self.step * radius, radius)
             many.value(x)

@@ -44,16 +44,16 @@ class DeepFool(Attack):
         x, p = problem.x0, torch.zeros_like(problem.x0)
         for _ in range(self.steps):
             p = p + self.hop(problem, x, self.nudge * problem.norm.size(p))
-            x = problem.clamp(problem.x0 + (1 + self.overshoot) * p)
+            x = problem.box.clamp(problem.x0 + (1 + self.overshoot) * p)
             # A look of its own: it costs less than the rivals' backwards at points that have crossed already.
             problem.value(x)
-            problem.drop(torch.isfinite(problem.distance[:, 0]))
+            problem.budget.deactivate(torch.isfinite(problem.incumbent.distance[:, 0]))
 
     def hop(self, problem: Problem, x: Points, extra: Scalars) -> Points:
         """To the nearest of the rivals' tangent planes, and a little farther."""
         c, g = (
             torch.stack(column)
-            for column in zip(*((c, g) for _, c, g in problem.rivals(x, most=self.candidates)), strict=True)
+            for column in zip(*((c, g) for _, c, g in problem.class_constraints(x, most=self.candidates)), strict=True)
         )
         slope = torch.stack([problem.norm.dual(gradient) for gradient in g])
         length = torch.where(slope > 0, c.abs() / slope, torch.inf)

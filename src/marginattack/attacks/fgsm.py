@@ -10,7 +10,7 @@ from typing import ClassVar, final
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.core.losses import CROSS_ENTROPY, Belief
+from marginattack.core.losses import CROSS_ENTROPY, Loss
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
 
@@ -23,40 +23,40 @@ class FGSM(Attack):
     For ℓ∞ the path z(r) is clip(x₀ − t sign ∇L), for ℓ2 clip(x₀ − t ∇L): the usual one. For ℓ1 and ℓ0 it fills
     coordinate after coordinate to its wall. It ends in the corner of the box that ∇L points to, at r = r_max.
 
-    ``scan`` looks go outward, each ``growth`` times further, up to r_max; from the first that crosses, ``halvings``
-    bisect. Deviation: the step is searched (as in Zhang et al. 2019), where the original fixes it.
+    ``scan`` queries go outward, each ``growth`` times further, up to r_max; ``halvings`` bisect the step before
+    the first that crosses. Deviation: the step is searched (as in Zhang et al. 2019), where the original fixes it.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
     cost: ClassVar = "1 forward + 1 backward in all, then 1 forward a step size"
     reference: ClassVar = "Goodfellow, Shlens, Szegedy 2015"
 
-    loss: Belief = CROSS_ENTROPY
+    loss: Loss = CROSS_ENTROPY
     scan: int = 80
     growth: float = 1.1
     halvings: int = 20
 
     def __call__(self, problem: Problem) -> None:
-        problem.need_walls("FGSM, which goes to the far corner,")
-        _, g = problem.c(problem.x0, of=self.loss)
-        corner = torch.where(g > 0, problem.lo, problem.hi)
+        problem.box.require_finite("FGSM, which moves to a corner of the box,")
+        _, g = problem.value_and_gradient(problem.x0, loss=self.loss)
+        corner = torch.where(g > 0, problem.box.lo, problem.box.hi)
         r_max = (g * (problem.x0 - corner)).sum(1, keepdim=True)
 
         def z(share: Scalars) -> Points:
-            return problem.norm.onto_plane(problem.x0, g, share * r_max, problem.lo, problem.hi)
+            return problem.norm.onto_plane(problem.x0, g, share * r_max, problem.box)
 
         nearest = self.growth ** (1 - self.scan)
-        low = torch.zeros_like(problem.distance)
-        with problem.only(torch.isinf(problem.distance[:, 0])):
+        low = torch.zeros_like(problem.incumbent.distance)
+        with problem.masked(torch.isinf(problem.incumbent.distance[:, 0])) as pending:
             for k in range(self.scan):
                 share = torch.full_like(low, nearest * self.growth**k)
-                problem.value(z(share))
-                low = torch.where(torch.isinf(problem.distance), share, low)
-                problem.drop(torch.isfinite(problem.distance[:, 0]))
+                pending.value(z(share))
+                low = torch.where(torch.isinf(problem.incumbent.distance), share, low)
+                pending.budget.deactivate(torch.isfinite(problem.incumbent.distance[:, 0]))
         high = (low * self.growth).clamp(nearest, 1)
-        problem.drop(torch.isinf(problem.distance[:, 0]))
+        problem.budget.deactivate(torch.isinf(problem.incumbent.distance[:, 0]))
         for _ in range(self.halvings):
-            middle, before = (low + high) / 2, problem.distance
+            middle, before = (low + high) / 2, problem.incumbent.distance
             problem.value(z(middle))
-            crossed = problem.distance < before
+            crossed = problem.incumbent.distance < before
             low, high = torch.where(crossed, low, middle), torch.where(crossed, middle, high)

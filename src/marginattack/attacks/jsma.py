@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.core.losses import LOG_ODDS, Belief
+from marginattack.core.losses import LOG_ODDS, Loss
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
 
@@ -110,18 +110,18 @@ class JSMA(Attack):
     theta: float = 1.0
     gamma: float = 1.0
     saliency: Saliency = Pairs()
-    of: tuple[Belief, ...] = (LOG_ODDS,)
+    of: tuple[Loss, ...] = (LOG_ODDS,)
     both: bool = True
 
     def __call__(self, problem: Problem) -> None:
         x = problem.x0
         while True:  # until no sample is left to look at
-            gradients = [g for _, g in problem.looks(x, self.of)]
+            gradients = [g for _, g in problem.values_and_gradients(x, self.of)]
             moves = [self.move(problem, x, gradients[0], gradients[-1], theta) for theta in self.thetas]
             score, step = (torch.stack(column) for column in zip(*moves, strict=True))
             better = score.argmax(0, keepdim=True)
-            problem.drop(torch.isfinite(problem.distance[:, 0]) | (score.amax(0)[:, 0] <= 0))
-            x = problem.clamp(x + step.gather(0, better.expand(1, *x.shape))[0])
+            problem.budget.deactivate(torch.isfinite(problem.incumbent.distance[:, 0]) | (score.amax(0)[:, 0] <= 0))
+            x = problem.box.clamp(x + step.gather(0, better.expand(1, *x.shape))[0])
 
     @property
     def thetas(self) -> tuple[float, ...]:
@@ -130,11 +130,11 @@ class JSMA(Attack):
 
     def move(self, problem: Problem, x: Points, first: Points, second: Points, theta: float) -> tuple[Scalars, Points]:
         """The most salient features that can step by θ: their score and the step."""
-        step = theta * torch.where(torch.isfinite(problem.hi - problem.lo), problem.hi - problem.lo, 1)
+        step = theta * torch.where(torch.isfinite(problem.box.hi - problem.box.lo), problem.box.hi - problem.box.lo, 1)
         changed = x != problem.x0
         room = changed.sum(1, keepdim=True) <= self.gamma * x.shape[1] - self.saliency.features
         # A feature at its wall, or one that came from the other side, would undo a step: the loop has to end.
-        onward = (problem.clamp(x + step) != x) & ((x - problem.x0) * step >= 0)
+        onward = (problem.box.clamp(x + step) != x) & ((x - problem.x0) * step >= 0)
         a, b = (torch.where((changed | room) & onward, -g * step, -torch.inf) for g in (first, second))
         score, chosen = self.saliency(a, b)
         return score, torch.where(chosen, step, 0)

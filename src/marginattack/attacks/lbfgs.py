@@ -35,7 +35,7 @@ class LBFGS(Attack):
     steps: int = 50
 
     def __call__(self, problem: Problem) -> None:
-        problem.each(self.search)
+        problem.for_each_sample(self.search)
 
     def search(self, problem: Problem) -> None:
         """The smallest multiplier that works, for one sample."""
@@ -52,7 +52,7 @@ class LBFGS(Attack):
 
     def first(self, problem: Problem) -> float:
         """The multiplier at which the linearised minimiser lies on the boundary."""
-        c, g = problem.c(problem.x0, of=_loss(problem))
+        c, g = problem.value_and_gradient(problem.x0, loss=_loss(problem))
         return float(c.abs() / g.square().sum().clamp(min=torch.finfo(g.dtype).tiny))
 
     def minimise(self, problem: Problem, m: float) -> bool:
@@ -63,16 +63,16 @@ class LBFGS(Attack):
 
         def objective(point: Any) -> tuple[float, Any]:
             x = torch.as_tensor(point, device=x0.device)[None]
-            c, g = problem.c(x.to(problem.x0), of=of)
+            c, g = problem.value_and_gradient(x.to(problem.x0), loss=of)
             value = (x - x0).square().sum() / 2 + m * c.sum()
             return float(value), (x - x0 + m * g)[0].cpu().numpy()
 
-        start, lo, hi = (v.double().expand_as(x0)[0].cpu().numpy() for v in (x0, problem.lo, problem.hi))
+        start, lo, hi = (v.double().expand_as(x0)[0].cpu().numpy() for v in (x0, problem.box.lo, problem.box.hi))
         end = minimize(
             objective, start, jac=True, method="L-BFGS-B", bounds=Bounds(lo, hi), options={"maxiter": self.steps}
         )
         return bool(problem.value(torch.as_tensor(end.x, device=x0.device)[None].to(problem.x0)) < 0)
 
 
-def _loss(problem: Problem) -> losses.Belief:
+def _loss(problem: Problem) -> losses.Loss:
     return losses.CROSS_ENTROPY if problem.targeted else losses.MARGIN

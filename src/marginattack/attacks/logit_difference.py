@@ -38,7 +38,7 @@ class LogitDifferenceAttack(Attack):
     stop: bool = True
 
     def __call__(self, problem: Problem) -> None:
-        self.within(problem, torch.full_like(problem.distance, self.eps))
+        self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
 
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
         """As ``PGD.within``, for each candidate."""
@@ -50,7 +50,7 @@ class LogitDifferenceAttack(Attack):
             restarts=self.restarts,
             stop=self.stop,
         )
-        for label in problem.ranking(problem.x0, most=self.candidates):
+        for label in problem.highest_classes(problem.x0, most=self.candidates):
             pgd.leave(problem, radius)
-            with problem.take(targets=label) as towards:
+            with problem.subproblem(targets=label) as towards:
                 pgd.within(towards, radius, start)

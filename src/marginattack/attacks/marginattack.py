@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.core.problem import Finished, Problem
-from marginattack.core.queries import Rival
-from marginattack.core.schedules import Constant, Cosine, Fading, Schedule
+from marginattack.core.box import Box
+from marginattack.core.budget import BudgetExhausted
+from marginattack.core.problem import ClassConstraint, Problem, Step
+from marginattack.core.schedules import Constant, Cosine, Geometric, Schedule
 from marginattack.core.types import Labels, Points, Scalars
-from marginattack.execution.graphs import Step
 
 PATIENCE = 10  # pairs of moves, after which it is asked who gained by them
 SHORTEST = 8  # moves, or passes a candidate, that make it worth to follow or to rank a class
@@ -40,7 +40,7 @@ class InBox:
     """The shortest hop that stays in the box, exact (Eq. 13)."""
 
     def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: Number) -> Points:
-        return problem.norm.onto_plane(x, g, alpha * c, problem.lo, problem.hi)
+        return problem.norm.onto_plane(x, g, alpha * c, problem.box)
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Clipped:
     """The shortest hop without the box (Eq. 4), clipped to it afterwards, as other attacks do."""
 
     def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: Number) -> Points:
-        space = torch.full_like(problem.lo, torch.inf)
-        return problem.clamp(problem.norm.onto_plane(x, g, alpha * c, -space, space))
+        unbounded = torch.full_like(problem.box.lo, torch.inf)
+        return problem.box.clamp(problem.norm.onto_plane(x, g, alpha * c, Box(-unbounded, unbounded)))
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class ActiveSet:
             fixed = torch.where(free, 0, g * (z - x)).sum(1, keepdim=True)
             slope = torch.where(free, g * s, 0).sum(1, keepdim=True)
             hop = torch.where(slope > 0, (alpha * c + fixed) / slope, 0) * s
-            z = torch.where(free, problem.clamp(x - hop), z)
-            free = free & (x - hop >= problem.lo) & (x - hop <= problem.hi)
+            z = torch.where(free, problem.box.clamp(x - hop), z)
+            free = free & (x - hop >= problem.box.lo) & (x - hop <= problem.box.hi)
         return z
 
 
@@ -83,7 +83,7 @@ class Slide:
 
     def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
         r = (g * (problem.x0 - z)).sum(1, keepdim=True)
-        p = problem.norm.onto_plane(problem.x0, g, r, problem.lo, problem.hi)
+        p = problem.norm.onto_plane(problem.x0, g, r, problem.box)
         return z + beta * (p - z)
 
 
@@ -128,11 +128,11 @@ class Pair(Step):
 
     restoration: Restoration
     projection: Projection
-    looks: ClassVar = 2
+    queries: ClassVar = 2
 
-    def __call__(self, problem: Problem, now: Sequence[Tensor], *state: Tensor) -> tuple[Points]:
-        (alpha, offset, beta), (x,) = now, state
-        c, g = problem.c(x, offset=offset)
+    def __call__(self, problem: Problem, numbers: Tensor, *state: Tensor) -> tuple[Points]:
+        (alpha, offset, beta), (x,) = numbers.split(1, dim=1), state
+        c, g = problem.value_and_gradient(x, offset=offset)
         z = self.restoration(problem, x, c, g, alpha)
         return (project(problem, self.projection, z, beta),)
 
@@ -143,21 +143,21 @@ class Closing(Step):
     """A restoration alone."""
 
     restoration: Restoration
-    looks: ClassVar = 1
+    queries: ClassVar = 1
 
-    def __call__(self, problem: Problem, now: Sequence[Tensor], *state: Tensor) -> tuple[Points]:
-        (alpha, offset), (x,) = now, state
-        c, g = problem.c(x, offset=offset)
-        problem.moved = "closing"
+    def __call__(self, problem: Problem, numbers: Tensor, *state: Tensor) -> tuple[Points]:
+        (alpha, offset), (x,) = numbers.split(1, dim=1), state
+        c, g = problem.value_and_gradient(x, offset=offset)
+        problem.observer.mark("closing")
         return (self.restoration(problem, x, c, g, alpha),)
 
 
 def project(problem: Problem, projection: Projection, z: Points, beta: Number) -> Points:
     """A projection from z, inside the box."""
-    problem.moved = "restoration"
-    _, g = problem.c(z)
-    problem.moved = "projection"
-    return problem.clamp(projection(problem, z, g, beta))
+    problem.observer.mark("restoration")
+    _, g = problem.value_and_gradient(z)
+    problem.observer.mark("projection")
+    return problem.box.clamp(projection(problem, z, g, beta))
 
 
 @final
@@ -189,7 +189,7 @@ class MarginAttack(Attack):
     rescue: int = 100
     scan_near: Literal["input", "iterate"] = "input"
     offset: Schedule = Constant(0.0)
-    closing_offset: Schedule = Fading(-1e-7, -1e-2)
+    closing_offset: Schedule = Geometric(-1e-7, -1e-2)
     alpha: Schedule = Constant(1.0)
     closing_alpha: float = 1.0
     beta: Schedule = Cosine(1.0, 0.005)
@@ -211,35 +211,35 @@ class MarginAttack(Attack):
             raise ValueError(f"{self}: {rules}")
 
     def __call__(self, problem: Problem) -> None:
-        share = problem.left // self.restarts
+        share = problem.budget.remaining // self.restarts
         for restart in range(self.restarts):
-            passes = share if self.gain else problem.left // (self.restarts - restart)
-            with problem.take() as attempt:
+            passes = share if self.gain else problem.budget.remaining // (self.restarts - restart)
+            with problem.subproblem() as attempt:
                 home = self.follow > 0 and restart == 0 < self.restarts - 1
                 self.attempt(attempt, problem.x0 if home else self.start(attempt), passes)
 
     def attempt(self, problem: Problem, x: Points, passes: int) -> None:
         """From one start: follow the nearest classes, then go on from the nearest point found."""
-        before = problem.left
+        before = problem.budget.remaining
         near = self.nearest_classes(problem, x, min(self.follow, passes // (2 * SHORTEST) - 2))
-        rivals = min(self.candidates, problem.classifier.classes - 1)
+        rivals = min(self.candidates, problem.evaluator.classes - 1)
         scans = 0 if self.follow or problem.targeted else min(self.scans, passes // (4 * rivals))
         # Where the budget does not pay for all moves, fewer are planned: a plan cut short has no closing moves.
-        passes -= before - problem.left + scans * (rivals - 1) + len(near) + 1
+        passes -= before - problem.budget.remaining + scans * (rivals - 1) + len(near) + 1
         moves = max(1, min(self.moves, passes // 2))
         share = moves // (len(near) + 2)
         for label in near:
-            with problem.take(targets=label) as towards:
+            with problem.subproblem(targets=label) as towards:
                 self.run(towards, x, share, scans=0)
-        begin = torch.where(torch.isfinite(problem.distance), problem.best, x)
+        begin = torch.where(torch.isfinite(problem.incumbent.distance), problem.incumbent.points, x)
         self.run(problem, begin, moves - len(near) * share, scans)
         if self.rescue:
-            with problem.only(torch.isinf(problem.distance[:, 0])):
-                self.close(problem, x, self.rescue)
+            with problem.masked(torch.isinf(problem.incumbent.distance[:, 0])) as lost:
+                self.close(lost, x, self.rescue)
 
     def run(self, problem: Problem, x: Points, moves: int, scans: int) -> None:
         """Pairs of moves from x, then the closing ones."""
-        problem.moved = ""
+        problem.observer.mark("")
         closing = round(min(self.closing / self.moves, 0.5) * moves)
         pairs = (moves - closing) // 2
         for k in range(min(scans, pairs)):
@@ -251,7 +251,7 @@ class MarginAttack(Attack):
         if self.gain:
             self.while_it_gains(problem, x, pair, plan, closing)
         else:
-            (x,) = problem.walk(pair, plan, x)
+            (x,) = problem.run(pair, plan, x)
             self.close(problem, x, closing)
 
     def while_it_gains(
@@ -259,34 +259,34 @@ class MarginAttack(Attack):
     ) -> None:
         """The pairs of the plan and the closing moves; whom ten pairs brought less than ``gain`` is left alone."""
         going = torch.arange(len(x))
-        with suppress(Finished):  # of those who are still going nobody can pay: the others may, for another start
+        with suppress(BudgetExhausted):  # other samples may still pay for another start
             for first in range(0, len(plan), PATIENCE):
                 block = plan[first : first + PATIENCE]
-                with problem.take(going, found=True) as part:
-                    before = part.distance
-                    (x,) = part.walk(pair, block, x)
+                with problem.subproblem(going, known=True) as part:
+                    before = part.incumbent.distance
+                    (x,) = part.run(pair, block, x)
                 if len(block) == PATIENCE:
-                    gained = (part.distance <= (1 - self.gain) * before)[:, 0]
+                    gained = (part.incumbent.distance <= (1 - self.gain) * before)[:, 0]
                     going, x = going[gained.cpu()], x[gained]
-            with problem.take(going, found=True) as part:
+            with problem.subproblem(going, known=True) as part:
                 self.close(part, x, closing)
 
     def close(self, problem: Problem, x: Points, moves: int) -> None:
         """Restorations alone, ever further past the boundary."""
         plan = [(self.closing_alpha, self.closing_offset(j, moves)) for j in range(moves)]
-        (x,) = problem.walk(Closing(self.restoration), plan, x)
+        (x,) = problem.run(Closing(self.restoration), plan, x)
         problem.value(x)
 
     def start(self, problem: Problem) -> Points:
         """x₀, or uniform within ``radius`` of it in every coordinate (Eq. 17)."""
         if self.radius == 0:
             return problem.x0
-        return problem.clamp(problem.x0 + self.radius * (2 * problem.uniform() - 1))
+        return problem.box.clamp(problem.x0 + self.radius * (2 * problem.draws.uniform() - 1))
 
     def scan(self, problem: Problem, x: Points, alpha: float, offset: float) -> Points:
         """Towards each candidate class; the restored point that is nearest (Eq. 16)."""
         home = problem.x0 if self.scan_near == "input" else x
-        looks = problem.rivals(x, most=self.candidates, offset=offset)
+        looks = problem.class_constraints(x, most=self.candidates, offset=offset)
         hops, length = self.hops(problem, x, looks, alpha, home)
         near = length.argmin(0, keepdim=True)
         return hops.gather(0, near.expand(1, *x.shape))[0]
@@ -295,13 +295,13 @@ class MarginAttack(Attack):
         """The classes whose restored points are nearest to x₀, the nearest first. A targeted problem needs none."""
         if problem.targeted or number <= 0:
             return []
-        looks = problem.rivals(x, most=min(self.candidates, problem.left // SHORTEST))
+        looks = problem.class_constraints(x, most=min(self.candidates, problem.budget.remaining // SHORTEST))
         _, length = self.hops(problem, x, looks, 1.0, problem.x0)
         order = length[..., 0].argsort(dim=0, stable=True)
         return list(torch.stack([look.label for look in looks]).gather(0, order)[:number])
 
     def hops(
-        self, problem: Problem, x: Points, looks: list[Rival], alpha: float, home: Points
+        self, problem: Problem, x: Points, looks: list[ClassConstraint], alpha: float, home: Points
     ) -> tuple[Tensor, Tensor]:
         """The restored point of each class and how far it is from home; infinitely, where the box ends before it."""
         hops, lengths = [], []

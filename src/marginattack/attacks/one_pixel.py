@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack
-from marginattack.core.losses import LOG_ODDS, Belief
+from marginattack.core.losses import LOG_ODDS, Loss
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points
 
@@ -45,11 +45,11 @@ class OnePixel(Attack):
     generations: int = 100
     strategy: Literal["best1bin", "rand1bin"] = "best1bin"
     mutation: float | tuple[float, float] = (0.5, 1.0)
-    of: Belief = LOG_ODDS
+    of: Loss = LOG_ODDS
 
     def __call__(self, problem: Problem) -> None:
-        problem.need_walls("OnePixel, which draws pixels between the walls,")
-        problem.each(self.search)
+        problem.box.require_finite("OnePixel, which draws pixels between the walls,")
+        problem.for_each_sample(self.search)
 
     def search(self, one: Problem) -> None:
         """Evolve candidates for one sample; Problem ends it when they are out of budget or one is adversarial."""
@@ -58,9 +58,9 @@ class OnePixel(Attack):
         variables = self.pixels * sum(_pixel(one))
 
         def belief(candidates: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
-            with one.take(torch.zeros(candidates.shape[1], dtype=torch.int64)) as copies:
-                value = copies.value(self.points(copies, one.x0.new_tensor(candidates.T)), of=self.of)
-            one.drop(torch.isfinite(one.distance[:, 0]))
+            with one.subproblem(torch.zeros(candidates.shape[1], dtype=torch.int64)) as copies:
+                value = copies.value(self.points(copies, one.x0.new_tensor(candidates.T)), loss=self.of)
+            one.budget.deactivate(torch.isfinite(one.incumbent.distance[:, 0]))
             energies: list[float] = value[:, 0].tolist()
             return energies
 
@@ -75,7 +75,7 @@ class OnePixel(Attack):
         """x₀ with each candidate's pixels put in, one after the other where they meet."""
         axes, channels = _pixel(problem)
         grid = problem.shape[-axes:]
-        lo, hi = (wall.expand_as(problem.x0) for wall in (problem.lo, problem.hi))
+        lo, hi = (bound.expand_as(problem.x0) for bound in (problem.box.lo, problem.box.hi))
         x = problem.x0
         for pixel in candidates.unflatten(1, (self.pixels, axes + channels)).unbind(1):
             place = torch.zeros_like(pixel[:, :1], dtype=torch.int64)
@@ -84,7 +84,7 @@ class OnePixel(Attack):
             place = place + prod(grid) * torch.arange(channels, device=place.device)
             value = torch.lerp(lo.gather(1, place), hi.gather(1, place), pixel[:, axes:])
             x = x.scatter(1, place, value)
-        return problem.clamp(x)
+        return problem.box.clamp(x)
 
 
 def _pixel(problem: Problem) -> tuple[int, int]:
@@ -95,4 +95,4 @@ def _pixel(problem: Problem) -> tuple[int, int]:
 
 def _generator(problem: Problem) -> np.random.Generator:
     """Random numbers of this sample's own."""
-    return np.random.default_rng((problem.uniform()[0, :4] * 2**24).long().tolist())
+    return np.random.default_rng((problem.draws.uniform()[0, :4] * 2**24).long().tolist())

@@ -10,7 +10,7 @@ from typing import ClassVar, final
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.core.losses import CROSS_ENTROPY, Belief
+from marginattack.core.losses import CROSS_ENTROPY, Loss
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
 
@@ -35,23 +35,23 @@ class PGD(Attack):
     steps: int = 40
     step: float = 1 / 30
     relative: bool = True
-    loss: Belief = CROSS_ENTROPY
+    loss: Loss = CROSS_ENTROPY
     random: bool = True
     restarts: int = 1
     stop: bool = True
 
     def __call__(self, problem: Problem) -> None:
-        self.within(problem, torch.full_like(problem.distance, self.eps))
+        self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
 
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
         """Attack each sample within its own radius, the first time from ``start`` where that is given."""
         for x in starts(problem, radius, start, self.restarts, random=self.random):
             self.descend(problem, x, radius, self.loss)
 
-    def descend(self, problem: Problem, x: Points, radius: Scalars, loss: Belief) -> None:
+    def descend(self, problem: Problem, x: Points, radius: Scalars, loss: Loss) -> None:
         """One run from x."""
         for _ in range(self.steps):
-            _, g = problem.c(x, of=loss)
+            _, g = problem.value_and_gradient(x, loss=loss)
             self.leave(problem, radius)
             x = stepped(problem, x, g, self.length(radius), radius)
         problem.value(x)
@@ -64,7 +64,7 @@ class PGD(Attack):
     def leave(self, problem: Problem, radius: Scalars) -> None:
         """What is adversarial within its radius is done, if one such point is enough."""
         if self.stop:
-            problem.drop((problem.distance <= radius)[:, 0])
+            problem.budget.deactivate((problem.incumbent.distance <= radius)[:, 0])
 
 
 def starts(problem: Problem, radius: Scalars, first: Points | None, number: int, *, random: bool) -> list[Points]:
@@ -83,7 +83,7 @@ def anywhere(problem: Problem, radius: Scalars) -> Points:
     The distance is that of a uniform draw, t^(1/d) of the radius. So is the direction for ℓ∞; for the other norms it
     leans a little to the diagonals, because it comes from the cube.
     """
-    direction, t = 2 * problem.uniform() - 1, problem.uniform()[:, :1]
+    direction, t = 2 * problem.draws.uniform() - 1, problem.draws.uniform()[:, :1]
     far = radius * t ** (1 / direction.shape[1])
     return inside(problem, problem.x0 + far * direction / problem.norm.size(direction), radius)
 
@@ -94,10 +94,10 @@ def stepped(problem: Problem, x: Points, g: Points, length: Scalars, radius: Sca
     Coordinates that stand at a wall leave their part to the others. That helps a little in ℓ2 and ℓ∞, and ℓ1 lives
     on it: the free step moves one coordinate alone, and stands still once that one has met its wall.
     """
-    return inside(problem, problem.norm.onto_plane(x, g, length * problem.norm.dual(g), problem.lo, problem.hi), radius)
+    return inside(problem, problem.norm.onto_plane(x, g, length * problem.norm.dual(g), problem.box), radius)
 
 
 def inside(problem: Problem, x: Points, radius: Scalars) -> Points:
     """Bring x into the box and the ball, whose radius is cut by a hair lest rounding put points outside."""
     hair = torch.finfo(x.dtype).eps * (problem.norm.size(problem.x0) + radius)
-    return problem.norm.onto_ball(problem.clamp(x), problem.x0, (radius - hair).clamp(min=0))
+    return problem.norm.onto_ball(problem.box.clamp(x), problem.x0, (radius - hair).clamp(min=0))

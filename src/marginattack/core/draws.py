@@ -1,27 +1,60 @@
-"""Random draws that belong to the sample: a hash of seed, sample, draw and coordinate, whatever the batch or device."""
+"""Random draws that belong to (seed, sample): a hash, independent of batch size, order and device."""
+
+from copy import copy
 
 import torch
 from torch import Tensor
 
+from marginattack.core.tensors import occurrence, to_device_of
 from marginattack.core.types import Points
-from marginattack.execution.graphs import onto
+
+SKIP = 1 << 20  # more draws than any attack makes
+
+
+class Draws:
+    """Uniform random points for the samples of a batch, new ones at each call."""
+
+    def __init__(self, seed: int, ids: Tensor, like: Points) -> None:
+        self.seed, self._ids, self._like = seed, ids, like
+        self._copy = torch.zeros_like(ids)  # which copy of its sample a row is
+        self.count = 0
+
+    def uniform(self) -> Points:
+        """Numbers in [0, 1), one point per sample."""
+        self.count += 1
+        draw = self.count + (self._copy << 32)
+        return uniform(self._ids, self._like.shape[1], seed=self.seed, draw=draw, like=self._like)
+
+    def fork(self) -> "Draws":
+        """Draws that continue with the same numbers, independently of these."""
+        return copy(self)
+
+    def select(self, rows: Tensor) -> "Draws":
+        """Draws of some samples; a sample that is named several times gets different numbers in each row."""
+        selected = copy(self)
+        selected._ids, selected._copy = self._ids[rows], (self._copy[rows] << 16) + occurrence(rows)
+        return selected
+
+    def skip(self) -> None:
+        """Continue with numbers that no fork has drawn."""
+        self.count += SKIP
 
 
 def uniform(ids: Tensor, d: int, *, seed: int, draw: Tensor, like: Tensor) -> Points:
-    """Numbers in [0, 1), one row a sample id: the same for the same (seed, id, draw), in any company."""
-    key = onto(_mixed(_mixed(ids + _mixed(torch.tensor(seed))) + draw), like)
-    bits = _mixed(key[:, None] + torch.arange(d, device=like.device))
+    """Numbers in [0, 1), one row of d per sample id: the same for the same (seed, id, draw) in any batch."""
+    key = to_device_of(_mix(_mix(ids + _mix(torch.tensor(seed))) + draw), like)
+    bits = _mix(key[:, None] + torch.arange(d, device=like.device))
     return ((bits >> 40) & 0xFFFFFF).to(like.dtype) / 2**24
 
 
-def _mixed(x: Tensor) -> Tensor:
+def _mix(x: Tensor) -> Tensor:
     """SplitMix64's step and finaliser (Steele et al. 2014) in wrapping 64-bit integers."""
     x = x + -0x61C8864680B583EB
-    x = (x ^ _shifted(x, 30)) * -0x40A7B892E31B1A47
-    x = (x ^ _shifted(x, 27)) * -0x6B2FB644ECCEEE15
-    return x ^ _shifted(x, 31)
+    x = (x ^ _shift_right(x, 30)) * -0x40A7B892E31B1A47
+    x = (x ^ _shift_right(x, 27)) * -0x6B2FB644ECCEEE15
+    return x ^ _shift_right(x, 31)
 
 
-def _shifted(x: Tensor, by: int) -> Tensor:
-    """Logical shift to the right; torch's own carries the sign."""
+def _shift_right(x: Tensor, by: int) -> Tensor:
+    """Logical shift to the right; torch's own extends the sign."""
     return (x >> by) & ((1 << (64 - by)) - 1)

@@ -1,16 +1,15 @@
-"""Aims: a row a sample, a class, and 1 to leave it, -1 to reach it, 0 to wait."""
+"""Goals: one row per sample, a class and a direction: 1 to leave the class, -1 to reach it, 0 to wait."""
 
 import torch
-from torch import Tensor
 
-from marginattack.core.types import Labels
+from marginattack.core.types import Goals, Labels
 
 
-def away(labels: Labels) -> Tensor:
-    """An aim: to leave these classes."""
+def leave(labels: Labels) -> Goals:
+    """Untargeted: any other class than these."""
     return torch.stack([labels, torch.ones_like(labels)], dim=1)
 
 
-def towards(labels: Labels) -> Tensor:
-    """An aim: to reach these classes."""
+def reach(labels: Labels) -> Goals:
+    """Targeted: these classes."""
     return torch.stack([labels, torch.full_like(labels, -1)], dim=1)

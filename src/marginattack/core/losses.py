@@ -1,7 +1,7 @@
-"""What an attack may descend: functions of the logits and one class a sample, larger the surer the model is of it.
+"""Losses: functions of the logits and one class per sample that grow with the model's confidence in that class.
 
-An untargeted attack lowers the belief in the true class, a targeted one raises that in the target; ``Problem`` puts
-in the sign, so that every attack descends. They are values, so that the settings of an attack print their names.
+An untargeted attack lowers the loss of the true class, a targeted one raises that of the target; ``Problem`` applies
+the sign, so that every attack descends. Losses are values, so that the settings of an attack print their names.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from marginattack.core.types import Labels, Logits
 
-Belief: TypeAlias = Callable[[Logits, Labels], Tensor]
+Loss: TypeAlias = Callable[[Logits, Labels], Tensor]
 
 
 @final
@@ -27,21 +27,21 @@ class Margin:
 
 @final
 @dataclass(frozen=True)
-class Rival:
+class RankedMargin:
     """l_y − the logit of that rank among the ``number`` highest others: the paper's c_i for a target scan."""
 
     rank: int
     number: int
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        # All ranks ask for the same number, so that equal logits are told apart in the same way.
+        # All ranks take the topk of the same number, so that ties are broken in the same way.
         return _own(logits, label) - others(logits, label).topk(self.number, dim=1).values[:, self.rank]
 
 
 @final
 @dataclass(frozen=True)
 class CrossEntropy:
-    """log p_y: the cross-entropy with its sign turned."""
+    """log p_y: the negative cross-entropy."""
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
         return -torch.nn.functional.cross_entropy(logits, label, reduction="none")
@@ -50,7 +50,7 @@ class CrossEntropy:
 @final
 @dataclass(frozen=True)
 class LogOdds:
-    """log p_y / (1 − p_y): it rises with p_y but does not saturate where the model is sure."""
+    """log p_y / (1 − p_y): grows with p_y, but does not saturate where the model is confident."""
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
         return _own(logits, label) - others(logits, label).logsumexp(1)
@@ -59,9 +59,9 @@ class LogOdds:
 @final
 @dataclass(frozen=True)
 class Hinge:
-    """max(l_y − max_{i≠y} l_i, −κ): the loss of Carlini and Wagner, flat once y trails by the confidence κ.
+    """max(l_y − max_{i≠y} l_i, −κ): the loss of Carlini and Wagner, flat once y trails by κ.
 
-    κ = 50 is that of Madry's challenge code. Towards a class the sign turns, so there it is flat once it leads by κ.
+    κ = 50 is that of Madry's challenge code. Targeted, the sign flips, so it is flat once the target leads by κ.
     """
 
     confidence: float = 50.0
@@ -92,18 +92,18 @@ MARGIN, CROSS_ENTROPY, LOG_ODDS = Margin(), CrossEntropy(), LogOdds()
 OWN, AGAINST_REST = Own(), AgainstRest()
 
 
-def compared(logits: Logits, label: Labels) -> tuple[Tensor, Tensor]:
+def compare(logits: Logits, label: Labels) -> tuple[Tensor, Tensor]:
     """The logit of the label, and the largest of the others."""
     return _own(logits, label), others(logits, label).amax(1)
 
 
 def scale(logits: Logits, own: Tensor, other: Tensor) -> Tensor:
-    """The size of the logits that rounding goes by: the largest, unless that class is masked, far out of play."""
+    """The size of logits that rounding scales with: the largest, unless that class is masked by a huge logit."""
     return torch.minimum(logits.abs().amax(1), 100 * (own.abs() + other.abs()))
 
 
 def others(logits: Logits, label: Labels) -> Logits:
-    """The logits with that of the label out of play."""
+    """The logits with that of the label set to −∞."""
     return logits.scatter(1, label[:, None], -torch.inf)
 
 

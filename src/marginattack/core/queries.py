@@ -1,63 +1,72 @@
-"""One look at the model: beliefs and their gradients at some points."""
+"""Queries: values and gradients of the constraint at points, and what counts as adversarial there."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Size, Tensor
 
-from marginattack.core import losses, norms
-from marginattack.core.classifier import Classifier
-from marginattack.core.losses import Belief
-from marginattack.core.types import Labels, Points, Scalars
-from marginattack.execution.graphs import Look
+from marginattack.core import losses
+from marginattack.core.calibration import Tolerance
+from marginattack.core.fusion import kernel
+from marginattack.core.losses import Loss
+from marginattack.core.types import Goals, Logits, Mask, Points
 
 
-class Rival(NamedTuple):
-    """Another class, and how it is reached: c and ∇c towards it."""
+class Query(NamedTuple):
+    """What is asked: some losses of inputs of this shape, with or without their gradients."""
 
-    label: Labels
-    c: Scalars
-    g: Points
+    shape: Size
+    losses: tuple[Loss, ...]
+    gradients: bool
 
 
-def look(
-    classifier: Classifier, shape: Size, of: Sequence[Belief], gradients: bool, points: Points, aim: Tensor
-) -> Look:
-    """Look once. The aim of each point is a class, and 1 to leave it, -1 to reach it, 0 to wait."""
-    label, sign = aim.unbind(1)
-    leaf = points.detach().unflatten(1, shape).requires_grad_(gradients)
-    with torch.set_grad_enabled(gradients):
-        logits = classifier.logits(leaf, often=gradients and len(of) == 1)
-        if gradients and list(of) == [losses.MARGIN] and (kernels := norms.fused(points)) is not None:
-            value, crossed, slopes_of_logits = kernels.margin(logits, aim, *classifier.leads(points))
-            slope = gradient(logits, leaf, keep=False, along=slopes_of_logits)
-            return Look(value[None], slope.flatten(1)[None], crossed, logits.detach())
-        beliefs = [sign * belief(logits, label) for belief in of]
-    slopes = [gradient(v, leaf, keep=v is not beliefs[-1]) if gradients else points for v in beliefs]
+class Answer(NamedTuple):
+    """The answer for n points and k losses."""
+
+    values: Tensor  # (k, n), raised by the decision tolerance
+    gradients: Tensor  # (k, n, d); the points themselves where none were asked for
+    crossed: Mask  # whether the point is adversarial beyond the decision tolerance
+    logits: Logits
+
+
+def evaluate(
+    model: Callable[[Tensor], Logits], tolerance: Tolerance, query: Query, points: Points, goals: Goals
+) -> Answer:
+    """Query a model once, eagerly."""
+    label, direction = goals.unbind(1)
+    leaf = points.detach().unflatten(1, query.shape).requires_grad_(query.gradients)
+    with torch.set_grad_enabled(query.gradients):
+        logits = model(leaf)
+        if query.gradients and query.losses == (losses.MARGIN,) and (margin := kernel("margin", points)) is not None:
+            value, crossed, slopes = margin(logits, goals, tolerance.relative, tolerance.absolute)
+            gradient = input_gradient(logits, leaf, keep=False, weight=slopes)
+            return Answer(value[None], gradient.flatten(1)[None], crossed, logits.detach())
+        values = [direction * loss(logits, label) for loss in query.losses]
+    gradients = [input_gradient(v, leaf, keep=v is not values[-1]) if query.gradients else points for v in values]
     logits = logits.detach()
-    own, other = losses.compared(logits, label)
-    rounding = classifier.lead(points, losses.scale(logits, own, other))
-    return Look(
-        values=(torch.stack(beliefs).detach() + rounding).nan_to_num(0.0),
-        slopes=torch.stack(slopes).flatten(2),
-        crossed=sign * (own - other) + rounding < 0,
+    own, other = losses.compare(logits, label)
+    undecided = tolerance.of(losses.scale(logits, own, other))
+    return Answer(
+        values=(torch.stack(values).detach() + undecided).nan_to_num(0.0),
+        gradients=torch.stack(gradients).flatten(2),
+        crossed=direction * (own - other) + undecided < 0,
         logits=logits,
     )
 
 
-def gradient(value: Tensor, leaf: Tensor, *, keep: bool, along: Tensor | None = None) -> Tensor:
-    """∂ Σ value / ∂ leaf, weighed; zero where the model does not depend on its input or has no finite slope."""
+def input_gradient(value: Tensor, leaf: Tensor, *, keep: bool, weight: Tensor | None = None) -> Tensor:
+    """∂ Σ weight·value / ∂ leaf; zero where the model does not depend on its input or the gradient is not finite."""
     if not value.requires_grad:
         return torch.zeros_like(leaf)
-    along = torch.ones_like(value) if along is None else along
-    (slope,) = torch.autograd.grad(value, leaf, along, retain_graph=keep, allow_unused=True)
-    return torch.zeros_like(leaf) if slope is None else torch.nan_to_num(slope, nan=0.0, posinf=0.0, neginf=0.0)
+    weight = torch.ones_like(value) if weight is None else weight
+    (gradient,) = torch.autograd.grad(value, leaf, weight, retain_graph=keep, allow_unused=True)
+    return torch.zeros_like(leaf) if gradient is None else torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def joined(parts: Sequence[Look]) -> Look:
-    """Looks at parts of the points as one."""
+def join_answers(parts: Sequence[Answer]) -> Answer:
+    """Answers for parts of the points as one."""
     if len(parts) == 1:
         return parts[0]
-    values, slopes, crossed, logits = zip(*parts, strict=True)
-    return Look(torch.cat(values, 1), torch.cat(slopes, 1), torch.cat(crossed), torch.cat(logits))
+    values, gradients, crossed, logits = zip(*parts, strict=True)
+    return Answer(torch.cat(values, 1), torch.cat(gradients, 1), torch.cat(crossed), torch.cat(logits))

@@ -1,4 +1,4 @@
-"""Step sizes as values: a schedule maps the number k of an iteration, from 0, and how many there are, to a number."""
+"""Step sizes as values: a schedule maps iteration k = 0 … n − 1 of n to a number."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Power:
 
 
 @dataclass(frozen=True)
-class Fading:
+class Geometric:
     """From the first value to the last by equal factors."""
 
     first: float

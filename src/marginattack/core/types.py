@@ -1,4 +1,4 @@
-"""The shapes that flow through the house: checked where jaxtyping is installed (tests), elsewhere only names."""
+"""Shapes of tensors: checked at run time where jaxtyping is installed (in tests), names elsewhere."""
 
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -10,16 +10,20 @@ if TYPE_CHECKING:
     Labels: TypeAlias = Tensor
     Logits: TypeAlias = Tensor
     Mask: TypeAlias = Tensor
-    Box: TypeAlias = Tensor
+    Bound: TypeAlias = Tensor
+    Goals: TypeAlias = Tensor
 else:
     try:
         from jaxtyping import Bool, Float, Int
     except ImportError:
-        Points = Scalars = Labels = Logits = Mask = Box = Tensor
+        Points = Scalars = Labels = Logits = Mask = Bound = Goals = Tensor
     else:
-        Points = Float[Tensor, "n d"]  # one flat input a row
-        Scalars = Float[Tensor, "n 1"]  # one number a sample
+        Points = Float[Tensor, "n d"]  # one flat input per row
+        Scalars = Float[Tensor, "n 1"]  # one number per sample
         Labels = Int[Tensor, " n"]
         Logits = Float[Tensor, "n classes"]
         Mask = Bool[Tensor, " n"]
-        Box = Float[Tensor, "#n #d"]  # lower or upper bounds, for all samples or for each, per coordinate or not
+        Bound = Float[Tensor, "#n #d"]  # lower or upper bounds, shared or per sample, shared or per coordinate
+        Goals = Int[Tensor, "n 2"]  # per sample: a class, and its direction (core/goals.py)
+
+State: TypeAlias = tuple[Tensor, ...]  # of a step: tensors with one row per sample

@@ -1,4 +1,4 @@
-"""Batch normalisations folded into the convolutions before them, on a copy: the same function, less to compute."""
+"""Fold batch normalisations into the convolutions before them, on a copy: the same function, less to compute."""
 
 from copy import deepcopy
 from typing import Any
@@ -8,15 +8,15 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.nn.utils.parametrize import is_parametrized
 
-CLOSE = 1e-4  # by how much of the largest logit a folded copy may differ
+CLOSE = 1e-4  # the largest difference of a folded copy's logits, as a share of the largest logit
 
-Pair = tuple[str, str]  # names of a convolution and of the normalisation that alone reads its output
+Pair = tuple[str, str]  # names of a convolution and of the normalisation that is the only reader of its output
 
 
 @torch.no_grad()
-def folded(model: nn.Module, images: Tensor) -> nn.Module | None:
-    """A copy of a model in eval mode, its normalisations folded as far as possible; None if none can be."""
-    pairs = _pairs(model, images)
+def fold(model: nn.Module, images: Tensor) -> nn.Module | None:
+    """A copy of a model in eval mode with its normalisations folded as far as possible; None if none can be."""
+    pairs = _find_pairs(model, images)
     if not pairs:
         return None
     try:
@@ -27,34 +27,34 @@ def folded(model: nn.Module, images: Tensor) -> nn.Module | None:
             copy.set_submodule(conv, fused.requires_grad_(False))
             copy.set_submodule(norm, nn.Identity())
         expected, found = model(images), copy(images)
-    except Exception:  # a model that will not be copied or changed, whatever it says
+    except Exception:  # a model that cannot be copied or changed may raise anything
         return None
     return copy if float((expected - found).abs().max()) <= CLOSE * float(expected.abs().max()) else None
 
 
-def _pairs(model: nn.Module, images: Tensor) -> list[Pair]:
-    """Convolutions whose output goes into a normalisation as it is, each called once; seen in one forward."""
-    made: dict[int, tuple[str, int]] = {}  # by address: who made it, and how often it had been written to
-    alive: list[Tensor] = []  # so that no address is given out twice
+def _find_pairs(model: nn.Module, images: Tensor) -> list[Pair]:
+    """Convolutions whose output a normalisation reads unchanged, each called once; observed in one forward."""
+    made: dict[int, tuple[str, int]] = {}  # by tensor id: the module that made it, and the tensor's version then
+    alive: list[Tensor] = []  # so that no id is used twice
     pairs: list[Pair] = []
     calls: dict[str, int] = {}
 
-    def note(name: str) -> Any:
+    def observe(name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             calls[name] = calls.get(name, 0) + 1
             alive.append(output)
             if isinstance(module, nn.Conv2d):
                 made[id(output)] = name, output._version
             elif inputs and id(inputs[0]) in made and module.running_mean is not None:
-                maker, written = made[id(inputs[0])]
-                if written == inputs[0]._version:
+                maker, version = made[id(inputs[0])]
+                if version == inputs[0]._version:
                     pairs.append((maker, name))
 
         return hook
 
-    kinds = (nn.Conv2d, nn.BatchNorm2d)  # a subclass that does something else as well gives other logits, and is seen
+    kinds = (nn.Conv2d, nn.BatchNorm2d)  # a subclass that computes something else changes the logits, which is checked
     hooks = [
-        module.register_forward_hook(note(name))
+        module.register_forward_hook(observe(name))
         for name, module in model.named_modules()
         if isinstance(module, kinds) and not (module.training or is_parametrized(module))
     ]

@@ -1,4 +1,4 @@
-"""How many inputs fit into memory at once, and how it is seen that they do not."""
+"""How many inputs fit into memory at once, and whether an error says that they do not."""
 
 import os
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from marginattack.core.classifier import Classifier
+from marginattack.execution.session import Session
 
-SHARE = 0.5  # of the memory at hand that a batch may fill; caches and the allocator's own needs take of the rest
-LARGEST = {"cpu": 256, "cuda": 1024}  # more side by side is no faster
-BLOCK = 32 << 20  # bytes of a batch of inputs on a CPU: memory for what is larger is asked of the system ever anew
-STATE = 24  # copies of an input that an attack holds: iterates, gradients, the best so far
+SHARE = 0.5  # of the free memory that a batch may fill; caches and the allocator need the rest
+LARGEST = {"cpu": 256, "cuda": 1024}  # larger batches are no faster
+CPU_BATCH_BYTES = 32 << 20  # of inputs: larger blocks are returned to the system and allocated again each time
+COPIES = 24  # of an input that an attack holds: iterates, gradients, the incumbent
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -19,21 +19,21 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def fitting_batch(classifier: Classifier, image: Tensor) -> int:
-    """The batch, a power of two, whose forward and backward fit into the memory that is free."""
-    device = classifier.device
-    each = bytes_an_input(classifier, image)
+def fitting_batch_size(session: Session, image: Tensor) -> int:
+    """The batch size, a power of two, whose forward and backward fit into the free memory."""
+    device = session.classifier.device
+    each = bytes_per_input(session, image)
     room = int(SHARE * free_memory(device) / max(each, 1))
     largest = LARGEST.get(device.type, 256)
     if device.type == "cpu":
-        largest = max(1, min(largest, BLOCK // (image.numel() * image.element_size())))
+        largest = max(1, min(largest, CPU_BATCH_BYTES // (image.numel() * image.element_size())))
     return 1 << (max(1, min(room, largest)).bit_length() - 1)
 
 
-def bytes_an_input(classifier: Classifier, image: Tensor) -> int:
-    """What one input's forward keeps for its backward, and what an attack holds of it."""
+def bytes_per_input(session: Session, image: Tensor) -> int:
+    """What one input's forward keeps for its backward, and what an attack holds for it."""
     kept: dict[int, int] = {}
-    model = classifier.looked_at
+    model, device = session.copies.fast, session.classifier.device
     weights = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -41,14 +41,14 @@ def bytes_an_input(classifier: Classifier, image: Tensor) -> int:
             kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
         return tensor
 
-    pair = torch.stack([image, image]).to(classifier.device).requires_grad_()
+    pair = torch.stack([image, image]).to(device).requires_grad_()
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        classifier.logits(pair).sum()
-    return sum(kept.values()) // 2 + STATE * image.numel() * image.element_size()
+        session.evaluator().logits(pair).sum()
+    return sum(kept.values()) // 2 + COPIES * image.numel() * image.element_size()
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that this process may still take: the device's, or the machine's within the limit of its control group."""
+    """Free bytes for this process: the device's, or the machine's within the limit of its control group."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:

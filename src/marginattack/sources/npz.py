@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from marginattack.core.classifier import NOISE
+from marginattack.core.validation import ROUNDING as NOISE
 from marginattack.errors import InputError, one_line
 from marginattack.sources.abstract import Data, Options, check_labels, sha256
 

@@ -1,0 +1,234 @@
+"""The schedule of Race as data: the phases of each profile and budget class.
+
+A sample has one of two profiles: ``NEAR_LINEAR`` where the boundary is nearly flat on the way from x₀, ``CURVED``
+elsewhere. Below ``SHORT`` passes there is no room for every phase. Weights are relative: a search phase gets its weight
+over the sum of all, times the passes that are left after the scan. The polish gets all that the search leaves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, final
+
+from marginattack.attacks.race.moves import Descent, Move, Slide
+from marginattack.core.norms import Norm
+from marginattack.core.schedules import Cosine, Geometric, Schedule
+
+SHORT = 200  # passes, below which the short tables apply
+PASSES_PER_START = 600  # each pay for one random start
+CLOSING = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the tangent plane the last points lie, as shares of the distance
+CLOSING_PASSES = 2 + len(CLOSING)
+
+Start: TypeAlias = Literal["input", "incumbent", "random"]
+Numbers: TypeAlias = tuple[tuple[float, float, float], ...]  # of a plan: one row per step
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DescentRule:
+    """How a descent's numbers change over its steps; a goes from 0 (signs) to 1 (gradient) in the share ``warmup``."""
+
+    step: Schedule = Cosine(3.0, 0.02)  # η
+    pulse: Schedule = Cosine(0.25, 0.002)  # γ
+    warmup: float = 0.25
+    memory: float = 0.25
+    growth: float = 0.5
+    scout: bool = False  # in the norm's scout norm
+
+    def move(self, norm: Norm) -> Move:
+        """The step of the descent."""
+        return Descent((norm.scout_norm or norm) if self.scout else norm, self.memory, self.growth)
+
+    def numbers(self, steps: int) -> Numbers:
+        """η, γ and a of each step."""
+        a = [min(1.0, k / steps / self.warmup) if self.warmup else 1.0 for k in range(steps)]
+        return tuple((self.step(k, steps), self.pulse(k, steps), a[k]) for k in range(steps))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SlideRule:
+    """How a slide's numbers change over its steps; ``average`` is the weight of earlier gradients."""
+
+    beta: Schedule = Cosine(0.3, 0.01)
+    past: Schedule = Geometric(0.05, 0.001)
+    average: float = 0.5
+
+    def move(self, norm: Norm) -> Move:
+        """The step of the slide."""
+        return Slide()
+
+    def numbers(self, steps: int) -> Numbers:
+        """β, the way past the plane, and the weight of earlier gradients, of each step."""
+        return tuple((self.beta(k, steps), self.past(k, steps), self.average if k else 0.0) for k in range(steps))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps of one kind from one start, which get a share of the passes by weight.
+
+    A phase is run once, once per followed class ("class", targeted at it), or once per random start ("start").
+    In a polish the weight is the share of the steps that are left.
+    """
+
+    name: str
+    rule: DescentRule | SlideRule
+    start: Start
+    weight: float
+    per: Literal["once", "class", "start"] = "once"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The phases of one profile and budget class.
+
+    ``polish_weight`` is the polish's part in the sum of weights. Samples for which the search found nothing run the
+    ``fallback`` before the polish. ``extra_classes`` are followed beyond what the budget class pays for.
+    """
+
+    search: tuple[Phase, ...]
+    polish: tuple[Phase, ...]
+    polish_weight: float
+    fallback: Phase | None = None
+    extra_classes: int = 0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A name, and the tables for short and for long budgets."""
+
+    name: str
+    short: Table
+    long: Table
+
+    def table(self, passes: int) -> Table:
+        """The table for this many passes."""
+        return self.short if passes < SHORT else self.long
+
+    def without(self, *names: str) -> "Profile":
+        """The profile without the search phases of these names."""
+        short, long = (
+            replace(table, search=tuple(phase for phase in table.search if phase.name not in names))
+            for table in (self.short, self.long)
+        )
+        return Profile(f"{self.name} without {', '.join(names)}", short, long)
+
+    def __repr__(self) -> str:
+        bundled = {CURVED.name: CURVED, NEAR_LINEAR.name: NEAR_LINEAR}
+        return self.name if bundled.get(self.name) == self else f"Profile({self.name!r}, {self.short}, {self.long})"
+
+
+DESCENT = DescentRule()
+SLOW_DESCENT = DescentRule(warmup=0.625)  # for few steps
+SCOUT = DescentRule(scout=True)
+REFINEMENT = DescentRule(step=Cosine(0.3, 0.01), pulse=Cosine(0.05, 0.001), warmup=0.0)
+
+SLIDE = SlideRule()
+FLAT_SLIDE = SlideRule(beta=Cosine(1.0, 0.01), average=0.0)  # where the tangent plane can be trusted
+CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), average=0.0)
+SHORT_CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), past=Geometric(0.1, 0.02), average=0.0)
+
+CURVED = Profile(
+    "CURVED",
+    short=Table(
+        search=(Phase("descend", SLOW_DESCENT, "input", 1.0),),
+        polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
+        polish_weight=0.1,
+    ),
+    long=Table(
+        search=(
+            Phase("scout", SCOUT, "input", 0.45),
+            Phase("scout", SLIDE, "incumbent", 0.55),
+            Phase("descend", DESCENT, "input", 1.0),
+            Phase("target", DESCENT, "input", 0.4, per="class"),
+            Phase("restart", DESCENT, "random", 0.5, per="start"),
+        ),
+        polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
+        polish_weight=1.0,
+    ),
+)
+
+NEAR_LINEAR = Profile(
+    "NEAR_LINEAR",
+    short=Table(
+        search=(Phase("target", SHORT_CLASS_SLIDE, "input", 0.4, per="class"),),
+        polish=(Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
+        polish_weight=1.2,
+        fallback=Phase("descend", SLOW_DESCENT, "input", 1 / 1.2),
+        extra_classes=1,
+    ),
+    long=Table(
+        search=(
+            Phase("scout", SCOUT, "input", 0.45),
+            Phase("scout", FLAT_SLIDE, "incumbent", 0.55),
+            Phase("descend", DESCENT, "input", 0.5),
+            Phase("target", CLASS_SLIDE, "input", 0.4, per="class"),
+            Phase("restart", DESCENT, "random", 0.5, per="start"),
+        ),
+        polish=(Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
+        polish_weight=1.0,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class PlannedPhase:
+    """A phase with its steps: a move, its numbers, and the rank of the class that it is targeted at.
+
+    Samples that have found nothing so far run the ``fallback``, if there is one, instead of this and all later phases.
+    """
+
+    name: str
+    move: Move
+    numbers: Numbers
+    start: Start
+    target: int | None = None
+    fallback: "tuple[PlannedPhase, ...]" = ()
+
+    @property
+    def passes(self) -> int:
+        """What it costs per sample."""
+        return 2 * len(self.numbers)
+
+
+def plan_search(table: Table, norm: Norm, passes: int, classes: int, starts: int) -> list[PlannedPhase]:
+    """The search phases, given the passes for search and polish and how many classes and random starts there are."""
+    phases = [phase for phase in table.search if norm.scout_norm or phase.name != "scout"]
+    times = {"once": 1, "class": classes, "start": starts}
+    weights = sum(times[phase.per] * phase.weight for phase in phases) + table.polish_weight
+    steps_per_weight = passes / 2 / (weights or 1)
+    planned = []
+    for phase in phases:
+        for rank in range(times[phase.per]):
+            one = _plan(phase, norm, phase.weight * steps_per_weight)
+            planned.append(replace(one, target=rank) if phase.per == "class" else one)
+    return planned
+
+
+def plan_polish(table: Table, norm: Norm, passes: int) -> list[PlannedPhase]:
+    """The polish phases, with all passes but those of the closing."""
+    polish = _plan_polish(table.polish, norm, passes)
+    if table.fallback is None:
+        return polish
+    fallback = _plan(table.fallback, norm, table.fallback.weight * passes / 2)
+    rest = _plan_polish(table.polish, norm, passes - fallback.passes)
+    return [replace(polish[0], fallback=(fallback, *rest)), *polish[1:]]
+
+
+def plan_all(table: Table, norm: Norm, passes: int, classes: int, starts: int) -> list[PlannedPhase]:
+    """The search, and the polish with all that it leaves."""
+    search = plan_search(table, norm, passes, classes, starts)
+    return search + plan_polish(table, norm, passes - sum(phase.passes for phase in search))
+
+
+def _plan_polish(phases: Sequence[Phase], norm: Norm, passes: int) -> list[PlannedPhase]:
+    planned: list[PlannedPhase] = []
+    for phase in phases:
+        left = passes - sum(one.passes for one in planned)
+        left -= CLOSING_PASSES if phase is phases[-1] else 0
+        planned.append(_plan(phase, norm, phase.weight * left / 2))
+    return planned
+
+
+def _plan(phase: Phase, norm: Norm, steps: float) -> PlannedPhase:
+    """At least one step."""
+    return PlannedPhase(phase.name, phase.rule.move(norm), phase.rule.numbers(max(1, int(steps))), phase.start)

@@ -1,0 +1,220 @@
+"""Race, the default attack: several short searches for the boundary; the nearest point that they find is polished."""
+
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+
+from marginattack.attacks.attack import Attack
+from marginattack.attacks.race.phases import (
+    CLOSING,
+    CLOSING_PASSES,
+    CURVED,
+    NEAR_LINEAR,
+    PASSES_PER_START,
+    SHORT,
+    PlannedPhase,
+    Profile,
+    Table,
+    plan_all,
+    plan_polish,
+    plan_search,
+)
+from marginattack.attacks.race.scheduling import incumbent_or_random, run_groups
+from marginattack.core.norms import L2, Norm, as_norm
+from marginattack.core.problem import Problem
+from marginattack.core.types import Labels, Mask, Points
+from marginattack.errors import InputError
+
+PROFILE_PASSES = 4  # two gradients tell a sample's profile
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Race(Attack):
+    """Searches from x₀, towards the nearest classes and from random starts; then a polish of the nearest point found.
+
+    The phases are data: the tables in ``attacks/race/phases.py``, one per profile and budget class;
+    ``print(Race().plan(norm="l2", budget=400))`` shows them with their passes. A sample's profile is near-linear
+    where a hop to the tangent plane of x₀ leaves less than ``trust`` of c, and a gradient whose cosine with that at x₀
+    is above 1 − ``trust``; else it is curved. docs/method.md describes each phase.
+
+    Args:
+        passes: What is spent where no budget is given.
+        most: The most passes that are spent of a larger budget.
+        candidates: How many of the highest other classes may be ranked and followed.
+        trust: How far the tangent plane may be off for a sample to count as near-linear; 0: none does.
+        near_linear: The phases of near-linear samples.
+        curved: The phases of the others.
+
+    Raises:
+        InputError: ``passes`` or ``candidates`` is out of range.
+
+    Example:
+        >>> import marginattack as ma
+        >>> from marginattack.sources.data import samples
+        >>> from marginattack.sources.networks import zoo
+        >>> images, labels = samples("mnist", 2)
+        >>> margins = ma.measure(zoo("mnist-cnn"), images, labels, "l2", attack=ma.Race(candidates=3), budget=50)
+        >>> margins.success.tolist()
+        [True, True]
+    """
+
+    norms: ClassVar = ("l0", "l1", "l2", "linf")
+    cost: ClassVar = "1 forward + 1 backward per step; one scan at 1 backward per class"
+    reference: ClassVar = "this project, docs/method.md"
+
+    passes: int = 400
+    most: int = 20_000
+    candidates: int = 10
+    trust: float = 0.5
+    near_linear: Profile = NEAR_LINEAR
+    curved: Profile = CURVED
+
+    def __post_init__(self) -> None:
+        if self.passes < 1 or self.candidates < 0:
+            raise InputError(f"{self}: passes must be at least 1, candidates at least 0")
+
+    def __call__(self, problem: Problem) -> None:
+        passes = min(problem.budget.remaining, self.most) if problem.budget.limited else self.passes
+        unspent, norm = problem.budget.remaining - passes, problem.norm
+        low_precision = passes >= SHORT and problem.evaluator.for_search is not problem.evaluator
+
+        def left(rows: Mask) -> int:
+            return max(problem.budget.remaining_of(rows), default=unspent) - unspent
+
+        with problem.for_search() if low_precision else nullcontext(problem) as search:
+            near_linear = self.is_near_linear(search).cpu()
+            groups = [(near_linear, self.near_linear.table(passes)), (~near_linear, self.curved.table(passes))]
+            followed = [self.classes_followed(table, passes) for _, table in groups]
+            classes: list[Labels] = []
+            scanned = torch.stack([rows & (number > 0) for (rows, _), number in zip(groups, followed, strict=True)])
+            with search.masked(scanned.any(0)) as part:
+                classes = self.nearest_classes(part, max(followed), passes)
+            plan = plan_search if low_precision else plan_all
+            starts = passes // PASSES_PER_START
+            planned = [
+                (rows, plan(table, norm, left(rows), min(len(classes), number), starts))
+                for (rows, table), number in zip(groups, followed, strict=True)
+            ]
+            run_groups(search, planned, classes)
+        if low_precision:  # the polish is in full precision
+            run_groups(problem, [(rows, plan_polish(table, norm, left(rows))) for rows, table in groups], classes)
+        self.close(problem, incumbent_or_random(problem, problem.draws))
+
+    def without(self, *phases: str) -> "Race":
+        """The attack without the search phases of these names ("scout", "descend", "target", "restart").
+
+        Args:
+            phases: Names of phases, as in the tables.
+
+        Returns:
+            The same attack with shorter tables.
+
+        Example:
+            >>> import marginattack as ma
+            >>> ma.Race().without("scout").curved
+            Profile('CURVED without scout', ...
+        """
+        return replace(self, near_linear=self.near_linear.without(*phases), curved=self.curved.without(*phases))
+
+    def plan(self, norm: Norm | str = "l2", budget: int | None = None, classes: int = 10) -> "RacePlan":
+        """The phases that an untargeted attack runs, with their steps and passes.
+
+        Args:
+            norm: The norm.
+            budget: Forwards + backwards per sample; ``passes`` unless stated.
+            classes: How many classes the model has.
+
+        Returns:
+            The plan, which prints as a table.
+
+        Example:
+            >>> import marginattack as ma
+            >>> print(ma.Race().plan(norm="linf", budget=100))  # doctest: +ELLIPSIS
+            Race, linf, 100 passes
+            ...
+        """
+        norm, passes = as_norm(norm), self.passes if budget is None else min(budget, self.most)
+        phases: dict[str, list[PlannedPhase]] = {}
+        scans: dict[str, int] = {}
+        for profile in (self.near_linear, self.curved):
+            table = profile.table(passes)
+            number = min(self.classes_followed(table, passes), classes - 1)
+            scans[profile.name] = 1 + min(self.classes_scanned(number, passes), classes - 1) if number else 0
+            left = passes - PROFILE_PASSES - scans[profile.name]
+            phases[profile.name] = plan_all(table, norm, left, number, passes // PASSES_PER_START)
+        return RacePlan(norm.name, passes, scans, phases)
+
+    def classes_followed(self, table: Table, passes: int) -> int:
+        """How many classes are followed: 3 with 400 passes, 5 with 2,000; none where no phase of the table does."""
+        if not any(phase.per == "class" for phase in table.search):
+            return 0
+        return min(self.candidates, round(math.sqrt(math.sqrt(passes)) - 1.5) + table.extra_classes)
+
+    def classes_scanned(self, followed: int, passes: int) -> int:
+        """How many classes are ranked, at a backward each."""
+        return min(self.candidates, max(followed, (passes - PROFILE_PASSES) // 16))
+
+    def is_near_linear(self, problem: Problem) -> Mask:
+        """Whether a hop to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns."""
+        c, g = problem.value_and_gradient(problem.x0)
+        z = problem.norm.onto_plane(problem.x0, g, c, problem.box)
+        if problem.budget.remaining < 2:
+            problem.value(z)
+        c_z, g_z = problem.value_and_gradient(z)
+        cosine = (L2.steepest(g) * L2.steepest(g_z)).sum(1, keepdim=True)
+        return ((c_z.abs() < self.trust * c) & (cosine > 1 - self.trust))[:, 0]
+
+    def nearest_classes(self, problem: Problem, number: int, passes: int) -> list[Labels]:
+        """The classes whose tangent planes at x₀ are nearest, the nearest first; none for a targeted problem."""
+        if problem.targeted or number < 1:
+            return []
+        constraints = problem.class_constraints(problem.x0, most=self.classes_scanned(number, passes))
+        lengths = []
+        for _, c, g in constraints:
+            z = problem.norm.onto_plane(problem.x0, g, c, problem.box)
+            missed = (g * (z - problem.x0)).sum(1) + c[:, 0] > 1e-3 * c[:, 0].abs()
+            lengths.append(torch.where(missed, torch.inf, problem.norm.size(z - problem.x0)[:, 0]))
+        order = torch.stack(lengths).argsort(dim=0, stable=True)
+        return list(torch.stack([constraint.label for constraint in constraints]).gather(0, order)[:number])
+
+    def close(self, problem: Problem, x: Points) -> None:
+        """x₀ projected onto the tangent plane at x, and ever further past it: exact where the boundary is flat."""
+        c, g = problem.value_and_gradient(x)
+        r = c + (g * (problem.x0 - x)).sum(1, keepdim=True)
+        for past in CLOSING:
+            further = r + past * problem.norm.size(x - problem.x0) * problem.norm.dual(g)
+            problem.value(problem.norm.onto_plane(problem.x0, g, further, problem.box))
+
+
+@dataclass(frozen=True)
+class RacePlan:
+    """The phases of each profile, with their passes per sample."""
+
+    norm: str
+    passes: int
+    scans: dict[str, int]
+    phases: dict[str, list[PlannedPhase]]
+
+    def rows(self, profile: str) -> list[tuple[str, str, str, int, int]]:
+        """Phase, move, start, steps and passes of one profile."""
+        rows = [("profile", "gradient", "input", 2, PROFILE_PASSES)]
+        if self.scans[profile]:
+            rows.append(("scan", "class gradients", "input", 1, self.scans[profile]))
+        for phase in self.phases[profile]:
+            name = phase.name if phase.target is None else f"{phase.name} {phase.target + 1}"
+            move = type(phase.move).__name__.lower()
+            rows.append((name, move, phase.start, len(phase.numbers), phase.passes))
+        return [*rows, ("closing", "projection", "incumbent", 1 + len(CLOSING), CLOSING_PASSES)]
+
+    def __str__(self) -> str:
+        lines = [f"Race, {self.norm}, {self.passes} passes"]
+        for profile in self.phases:
+            lines += ["", f"{profile:<12}{'move':<17}{'start':<11}{'steps':>6}{'passes':>8}"]
+            lines += [f"{a:<12}{b:<17}{c:<11}{d:>6}{e:>8}" for a, b, c, d, e in self.rows(profile)]
+            total = sum(row[-1] for row in self.rows(profile))
+            lines.append(f"{'total':<46}{total:>8}")
+        return "\n".join(lines)

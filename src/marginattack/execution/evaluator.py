@@ -1,0 +1,103 @@
+"""ModelEvaluator: answers queries with the fastest copy of a model, as CUDA graphs where possible."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from marginattack.core.budget import Prepaid
+from marginattack.core.calibration import Tolerance
+from marginattack.core.flags import tf32
+from marginattack.core.problem import Evaluator, Observer, Problem, Step, run_eager
+from marginattack.core.queries import Answer, Query, evaluate
+from marginattack.core.types import Goals, Logits, Mask, Points, State
+from marginattack.execution import fused as fused  # registers the kernels
+from marginattack.execution import graphs
+from marginattack.execution.compilation import Compiler
+from marginattack.execution.copies import Copies
+from marginattack.execution.graphs import Graphs
+
+
+@dataclass(frozen=True, eq=False)
+class ModelEvaluator(Evaluator):
+    """A model evaluated in one precision; ``search`` is the precision of searches and its tolerance."""
+
+    copies: Copies
+    graphs: Graphs
+    compiler: Compiler
+    channels_last: bool = False
+    precision: str = "float32"
+    search: tuple[str, Tolerance] | None = None
+    inside_graph: bool = False  # passes are made as they come: all rows at once, none captured
+
+    def logits(self, images: Tensor) -> Logits:
+        return self.forward(images)
+
+    def forward(self, images: Tensor, *, repeated: bool = False) -> Logits:
+        """The logits in the precision of the images; ``repeated`` passes of a full batch are compiled."""
+        if self.precision == "bf16":
+            model, ready = self.copies.bf16, images.to(torch.bfloat16)
+        else:
+            model, ready = self.copies.fast, self.copies.classifier.cast(images)
+            if self.channels_last:
+                ready = ready.contiguous(memory_format=torch.channels_last)
+        compiled = repeated and len(images) == self.full_batch
+        logits: Logits = self.compiler(model, ready, self.precision) if compiled else model(ready)
+        return logits.to(images.dtype)
+
+    @property
+    def full_batch(self) -> int:
+        """The batch size that the model is compiled for; 0: it is not."""
+        return 0 if self.compiler.why_not else self.batch_size
+
+    def query(self, query: Query, points: Points, goals: Goals) -> Answer:
+        with self.flags():
+            return self.query_batch(query, points, goals) if self.inside_graph else super().query(query, points, goals)
+
+    def query_batch(self, query: Query, points: Points, goals: Goals) -> Answer:
+        forward = partial(self.forward, repeated=query.gradients and len(query.losses) == 1)
+        answer = partial(evaluate, forward, self.tolerance, query)
+        if self.inside_graph:
+            return answer(points, goals)
+        kind = (query, self.tolerance, self.precision)
+        return self.graphs.query(answer, kind, self.full_batch, points, goals)
+
+    def run(self, problem: Problem, step: Step, table: Tensor, state: State, charged: Mask | None) -> State:
+        """What every sample (``charged``: each of these) can pay for is charged at once and run as a graph."""
+        value = graphs.is_value(step)
+        if not self.can_interleave(problem) or (charged is None and not value):  # it may leave some out
+            return run_eager(problem, step, table, state)
+        n = len(problem.x0)
+        rows = torch.ones(n, dtype=torch.bool) if charged is None else charged.cpu()
+        ahead = min(len(table), min(problem.budget.remaining_of(rows), default=0) // (2 * step.queries))
+        if ahead:
+            problem.budget.spend(rows, step.queries * ahead, step.queries * ahead)
+            paid = replace(problem, budget=Prepaid(n))
+            if value:
+                inside, kind = replace(self, inside_graph=True), (self.tolerance, self.precision, problem.x0.dtype)
+                with self.flags():
+                    state = self.graphs.run(
+                        paid, inside, kind, graphs.graph_rows(n, self.full_batch), step, table[:ahead], state
+                    )
+            else:
+                state = run_eager(paid, step, table[:ahead], state)
+        return run_eager(problem, step, table[ahead:], state)
+
+    def can_interleave(self, problem: Problem) -> bool:
+        active = len(problem.budget.active)
+        fits = 0 < active == len(problem.x0) <= self.batch_size
+        observed = type(problem.observer) is not Observer
+        return fits and problem.incumbent.unique and not observed and graphs.can_capture(problem.x0)
+
+    @property
+    def for_search(self) -> Evaluator:
+        if self.search is None:
+            return self
+        precision, tolerance = self.search
+        return replace(self, precision=precision, tolerance=tolerance, search=None)
+
+    def flags(self) -> AbstractContextManager[None]:
+        """Torch's precision flags for passes in this precision."""
+        return tf32(True) if self.precision == "tf32" else nullcontext()

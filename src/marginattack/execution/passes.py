@@ -1,0 +1,39 @@
+"""Passes outside an attack: logits of many images, as an evaluator returns them in an attack."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from marginattack.core.tensors import pad_rows
+from marginattack.core.types import Logits
+from marginattack.execution.evaluator import ModelEvaluator
+from marginattack.execution.graphs import graph_rows
+
+
+def logits_in_batches(evaluator: ModelEvaluator, images: Tensor) -> Logits:
+    """The logits of all images, on the CPU."""
+    device = evaluator.copies.classifier.device
+    with evaluator.flags():
+        return torch.cat([evaluator.logits(batch.to(device)).cpu() for batch in images.split(evaluator.batch_size)])
+
+
+def compiled_logits(evaluator: ModelEvaluator, images: Tensor) -> list[Logits]:
+    """The logits as the compiled model returns them in an attack on these images; none where it is not compiled."""
+    full = evaluator.full_batch
+    if not full or graph_rows(len(images), full) != full:
+        return []
+    batch = pad_rows(images, full).to(evaluator.copies.classifier.device).requires_grad_()
+    with torch.enable_grad(), evaluator.flags():
+        return [evaluator.forward(batch, repeated=True).detach()[: len(images)].cpu()]
+
+
+def takes_channels_last(evaluator: ModelEvaluator, x: Tensor, logits: Logits) -> bool:
+    """Whether images may be laid out channels last, which on a CPU makes convolutions 10 to 20 % faster."""
+    if x.ndim != 4 or x.device.type != "cpu":
+        return False
+    try:
+        found = replace(evaluator, channels_last=True).logits(x)
+    except RuntimeError:  # a model that views its features as flat rows needs them contiguous
+        return False
+    return torch.allclose(found, logits.to(x.dtype), rtol=1e-3, atol=1e-3)

@@ -1,0 +1,265 @@
+"""Session: a frozen model, from validation and calibration to verified results. The wrong order cannot be written.
+
+with open_session(classifier) as session:               # eval mode, frozen; restored at the end
+batch = session.validate(images, labels, targets)   # or InputError
+problem = session.problem(batch, norm, budget=400)  # the decision tolerance is calibrated on the batch
+solution = session.solve(batch, norm, attack)       # all of it, verified on the plain model
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marginattack.core.box import Box
+from marginattack.core.budget import Budget
+from marginattack.core.calibration import batch_noise, largest_change, round_up, tolerance_for
+from marginattack.core.classifier import Classifier
+from marginattack.core.draws import Draws
+from marginattack.core.freezing import frozen_eval
+from marginattack.core.goals import leave, reach
+from marginattack.core.incumbent import History, Incumbent
+from marginattack.core.norms import Norm
+from marginattack.core.problem import Observer, Problem
+from marginattack.core.types import Labels, Logits, Mask
+from marginattack.core.validation import PROBED, Batch, check_batch
+from marginattack.errors import InputError, one_line
+from marginattack.execution.compilation import Compiler
+from marginattack.execution.copies import Copies
+from marginattack.execution.evaluator import ModelEvaluator
+from marginattack.execution.graphs import Graphs
+from marginattack.execution.passes import compiled_logits, logits_in_batches, takes_channels_last
+
+EXTEND_TO = (1.0001, 1.001)  # multiples of the distance at which a point that verification rejects is tried again
+SAME_LOGITS = 1e-2  # relative change of a logit with the batch, beyond which the model is no function of its input
+
+
+@contextmanager
+def open_session(model: "Classifier | Session") -> Iterator["Session"]:
+    """Freeze a classifier in eval mode for the duration of the block; an open session is passed through.
+
+    Raises:
+        InputError: The model ignores ``eval()``.
+    """
+    if isinstance(model, Session):
+        yield model
+        return
+    with frozen_eval(model.model, model.device):
+        session = Session(model)
+        try:
+            yield session
+        finally:
+            session.release()
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a few inputs showed: the model's batch noise on them, and whether it takes images channels last."""
+
+    classes: int = 0
+    noise: float = 0.0
+    channels_last: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What an attack found for a batch, each point verified on the plain model in other batches."""
+
+    adversarial: Tensor  # like the images; the image itself where nothing was found
+    distance: Tensor  # float64; infinite where nothing was found
+    label: Labels  # the plain model's label of the adversarial point
+    success: Mask
+    rejected: Mask  # found, but not confirmed by the plain model
+    forwards: Tensor
+    backwards: Tensor
+    history: History
+
+
+class Session:
+    """A classifier frozen in eval mode, with everything that makes its evaluation fast. See ``open_session``."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        self.classifier, self.execution = classifier, classifier.execution
+        self.copies, self.probe = Copies(classifier), Probe()
+        self.graphs = Graphs("" if self.execution.graphs else "switched off")
+        self.compiler = Compiler("" if self.execution.compiled else "not asked for")
+
+    def configure(self, **changes: Any) -> "Session":
+        """A session of the same frozen model with other execution settings, such as ``batch_size`` or ``search``."""
+        session = Session(self.classifier)
+        session.execution = replace(self.execution, **changes)
+        session.copies, session.probe = self.copies, self.probe
+        if session.execution.batch_size == self.execution.batch_size:
+            session.graphs, session.compiler = self.graphs, self.compiler
+        return session
+
+    @property
+    def batch_size(self) -> int:
+        """The most inputs per pass."""
+        return self.execution.batch_size
+
+    def release(self) -> None:
+        """Release the memory of everything that was captured and compiled."""
+        self.graphs.clear()
+        self.compiler.clear()
+
+    def describe(self) -> dict[str, Any]:
+        """How the model was evaluated: whether it was captured and compiled, or why not."""
+        captured = self.classifier.device.type == "cuda" and (self.graphs.why_not or "captured")
+        return {"graphs": captured, "compiled": self.compiler.describe()}
+
+    @torch.no_grad()
+    def validate(self, images: Any, labels: Any, targets: Any = None, ids: Any = None) -> Batch:
+        """Check inputs, and the model on the first of them.
+
+        Raises:
+            InputError: They make no sense together, or the model is not a deterministic function of each input.
+        """
+        batch = check_batch(self.classifier, images, labels, targets, ids)
+        x = batch.images[:PROBED].to(self.classifier.device)
+        self.copies.fold(x)
+        logits = self.classifier.logits(x)
+        try:
+            alone = torch.cat([self.evaluator().logits(one) for one in x.split(1)])
+        except Exception:
+            alone = torch.full_like(logits, torch.nan)
+        logits = logits.to(alone.dtype)
+        if not torch.allclose(alone, logits, rtol=SAME_LOGITS, atol=SAME_LOGITS * float(logits.abs().max())):
+            why = "it is random, or normalises over the batch (BatchNorm without running statistics)"
+            raise InputError(f"model returns other logits for an input alone than in a batch: {why}; remove that")
+        noise = batch_noise(float((alone - logits).abs().max()), logits)
+        self.probe = Probe(batch.classes, noise, takes_channels_last(self.evaluator(), x, logits))
+        return batch
+
+    def evaluator(
+        self, noise: float | None = None, *, search_noise: float | None = None, dtype: torch.dtype = torch.float32
+    ) -> ModelEvaluator:
+        """The model with the decision tolerance for this batch noise (None: that of the probe) and dtype of points."""
+        noise = self.probe.noise if noise is None else noise
+        unit = self.classifier.rounding_unit(dtype)
+        search = None
+        if search_noise is not None:
+            search = self.execution.search, tolerance_for(unit, max(noise, search_noise))
+        return ModelEvaluator(
+            self.probe.classes, tolerance_for(unit, noise), self.batch_size, self.copies, self.graphs, self.compiler,
+            channels_last=self.probe.channels_last, search=search,
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def logits(self, images: Tensor, ids: Tensor | None = None) -> Logits:
+        """The logits of each image, on the CPU.
+
+        Raises:
+            InputError: A logit is not finite; ``ids`` are the images' numbers for the message.
+        """
+        logits = logits_in_batches(self.evaluator(), images)
+        strange = (~torch.isfinite(logits)).any(1)
+        if bool(strange.any()):
+            number = int((torch.arange(len(logits)) if ids is None else ids)[strange][0])
+            raise InputError(f"model returns NaN or infinite logits for images[{number}]: check its input scale")
+        return logits
+
+    def predict(self, images: Tensor) -> Labels:
+        """The predicted class of each image."""
+        return self.logits(images).argmax(1)
+
+    @torch.no_grad()
+    def plain_logits(self, points: Tensor, beside: Tensor | None = None) -> Logits:
+        """The plain model's logits of each point, on the CPU, in other batches than an attack's.
+
+        Batch sizes, and with them the order of sums inside the model, differ; each batch may hold other images
+        ``beside`` the points.
+        """
+        half = max(1, self.batch_size // 3)
+        half += 2 * half == self.batch_size
+        found = []
+        for first in range(0, len(points), half):
+            part, other = (each[first : first + half] for each in (points, points[:0] if beside is None else beside))
+            logits = self.classifier.logits(torch.cat([part, other]).to(self.classifier.device))
+            found.append(logits[: len(part)].cpu())
+        return torch.cat(found)
+
+    def plain_labels(self, points: Tensor, beside: Tensor | None = None) -> Labels:
+        """The plain model's label of each point, in other batches than an attack's."""
+        return self.plain_logits(points, beside).argmax(1)
+
+    @torch.no_grad()
+    def calibrate(self, images: Tensor, logits: Logits | None = None) -> ModelEvaluator:
+        """The model with the decision tolerance for these images: how far batch and precision change their logits.
+
+        Large batches, as an attack's, can change logits more than small ones.
+        """
+        logits = self.logits(images) if logits is None else logits
+        beside = self.plain_logits(images, images.flip(0)).to(logits.dtype)
+        exact = self.evaluator()
+        change = torch.cat([each - beside for each in (logits, *compiled_logits(exact, images))])
+        noise = max(self.probe.noise, batch_noise(largest_change(change), logits))
+        if self.execution.search == "float32":
+            return self.evaluator(noise, dtype=images.dtype)
+        try:
+            search = replace(exact, precision=self.execution.search)
+            found = (logits_in_batches(search, images), *compiled_logits(search, images))
+            change = torch.cat([each - logits for each in found])
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:  # a model may do anything in a precision that it was not made for
+            reason = f"model fails in {self.execution.search} ({one_line(error)})"
+            raise InputError(f"{reason}: use search='float32'") from error
+        coarse = round_up(float(change.abs().max()))
+        return self.evaluator(noise, search_noise=coarse, dtype=images.dtype)
+
+    def problem(
+        self, batch: Batch, norm: Norm, *, budget: int | None = None, seed: int = 0, observer: Observer | None = None,
+        evaluator: ModelEvaluator | None = None,
+    ) -> Problem:  # fmt: skip
+        """The problem of a validated batch, calibrated on it unless a calibrated evaluator is given."""
+        device = self.classifier.device
+        x0 = batch.images.to(device).flatten(1)
+        box = Box(*(bound.reshape(1, -1).to(device) for bound in self.classifier.bounds_for(batch.images)))
+        goals = leave(batch.labels.to(device)) if batch.targets is None else reach(batch.targets.to(device))
+        return Problem(
+            evaluator or self.calibrate(batch.images), batch.images.shape[1:], x0, box, norm, goals,
+            batch.targets is not None, Budget(len(x0), budget, device), Incumbent(x0, box, norm),
+            Draws(seed, batch.ids, x0), observer or Observer(),
+        )  # fmt: skip
+
+    def solve(
+        self, batch: Batch, norm: Norm, attack: Callable[[Problem], None], *, budget: int | None = None, seed: int = 0,
+        evaluator: ModelEvaluator | None = None,
+    ) -> Solution:  # fmt: skip
+        """Attack a validated batch and verify what was found.
+
+        A point that the plain model rejects lies within rounding of the boundary; it is tried again a little further
+        out, and counts as not found if that fails too.
+        """
+        problem = self.problem(batch, norm, budget=budget, seed=seed, evaluator=evaluator)
+        problem.solve(attack)
+        x = batch.images
+        adversarial = problem.incumbent.points.unflatten(1, x.shape[1:]).cpu()
+        found = torch.isfinite(problem.incumbent.distance[:, 0]).cpu()
+        holds, label = self.verify(batch, adversarial)
+        for factor in EXTEND_TO:
+            lost = (found & ~holds).nonzero()[:, 0]
+            if len(lost):
+                lo, hi = self.classifier.bounds_for(x)
+                further = torch.clamp(x[lost] + factor * (adversarial[lost] - x[lost]), lo, hi)
+                good, labels = self.verify(batch.select(lost), further)
+                kept = lost[good]
+                adversarial[kept], label[kept], holds[kept] = further[good], labels[good], True
+        success = found & holds
+        distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
+        return Solution(
+            adversarial=torch.where(success.view(-1, *[1] * (x.ndim - 1)), adversarial, x),
+            distance=torch.where(success, distance, torch.inf), label=label, success=success, rejected=found & ~holds,
+            forwards=problem.budget.forwards, backwards=problem.budget.backwards, history=problem.incumbent.history,
+        )  # fmt: skip
+
+    def verify(self, batch: Batch, points: Tensor) -> tuple[Mask, Labels]:
+        """Whether each point is adversarial for the plain model and inside the box; the plain model's labels."""
+        label = self.plain_labels(points, batch.images)
+        lo, hi = self.classifier.bounds_for(points)
+        inside = ((points >= lo) & (points <= hi)).flatten(1).all(1)
+        return inside & batch.reached(label), label
