@@ -69,8 +69,8 @@ class Step(ABC):
 
 def run_eager(problem: "Problem", step: Step, table: Tensor, state: State) -> State:
     """A step for each row of the table, one after the other: the specification of every faster way."""
-    for numbers in table.split(1):
-        state = step(problem, numbers, *state)
+    for row in range(len(table)):
+        state = step(problem, table[row : row + 1], *state)
     return state
 
 
