@@ -1,19 +1,32 @@
 """How far is each input from the decision boundary of this classifier?"""
 
-from marginattack._version import __version__ as __version__
-from marginattack.attacks import ATTACKS as ATTACKS
-from marginattack.attacks.marginattack import MarginAttack as MarginAttack
-from marginattack.attacks.presets import preset as preset
-from marginattack.attacks.race import Race as Race
-from marginattack.core.classifier import Classifier as Classifier
-from marginattack.core.classifier import TwoClass as TwoClass
-from marginattack.core.norms import L0 as L0
-from marginattack.core.norms import L1 as L1
-from marginattack.core.norms import L2 as L2
-from marginattack.core.norms import LINF as LINF
-from marginattack.core.norms import Norm as Norm
-from marginattack.core.problem import Problem as Problem
-from marginattack.errors import InputError as InputError
-from marginattack.errors import MarginAttackError as MarginAttackError
-from marginattack.margins import Margins as Margins
-from marginattack.measure import measure as measure
+from typing import Any
+
+from marginattack._version import __version__
+from marginattack.attacks import ATTACKS, Attack
+from marginattack.attacks.marginattack import MarginAttack
+from marginattack.attacks.presets import preset
+from marginattack.attacks.race import Race
+from marginattack.core.classifier import Classifier, TwoClass
+from marginattack.core.norms import L0, L1, L2, LINF, Norm
+from marginattack.core.problem import Problem
+from marginattack.errors import InputError, MarginAttackError
+from marginattack.margins import Margins
+from marginattack.measure import measure
+
+__all__ = [
+    "ATTACKS", "L0", "L1", "L2", "LINF", "Attack", "Classifier", "InputError", "MarginAttack", "MarginAttackError",
+    "Margins", "Norm", "Problem", "Race", "TwoClass", "__version__", "measure", "preset",
+]  # fmt: skip
+
+_DEPRECATED = {"Refused": "InputError"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEPRECATED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import warnings
+
+    new = _DEPRECATED[name]
+    warnings.warn(f"marginattack.{name} is deprecated: use marginattack.{new}", DeprecationWarning, stacklevel=2)
+    return globals()[new]
