@@ -98,8 +98,8 @@ class Killer(threading.Thread):
 
 def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str, kills: str) -> None:
     """One run: what its shards took in the workers, and what they took in all; workers = 0 is the serial engine."""
-    from marginattack.runs.engines.ray import Cluster, Crew
-    from marginattack.runs.engines.serial import Serial, in_this_process
+    from marginattack.runs.engines.ray import Cluster, WorkerPool
+    from marginattack.runs.engines.serial import SerialPool, serial_engine
     from marginattack.runs.run import run
     from marginattack.runs.settings import read_settings
 
@@ -107,9 +107,9 @@ def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str,
     data, name, _, moves = Path(folder) / f"{kind}-{n}.npz", *attack.partition(":")
     if not data.exists():
         make_data(data, int(n), kind)
-    pool: Any = Crew if int(workers) else Serial
+    pool: Any = WorkerPool if int(workers) else SerialPool
     measured: dict[str, Any] = {}
-    measure, spread, joined, killer = pool.measure, Crew._spread, Crew._joined, Killer(float(kills))
+    measure, spread, joined, killer = pool.measure, WorkerPool._execute, WorkerPool._register, Killer(float(kills))
     seconds: list[float] = []
 
     def noted(self: Any, *arguments: Any) -> Any:
@@ -123,7 +123,7 @@ def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str,
         joined(self, worker, about)
 
     def timed(self: Any, batch: int, progress: Any) -> Any:
-        while isinstance(self, Crew) and self.cluster.alive < int(workers):  # the start is not the work
+        while isinstance(self, WorkerPool) and self.cluster.alive < int(workers):  # the start is not the work
             _wait(self)
         if killer.every:
             killer.start()
@@ -131,21 +131,21 @@ def child(folder: str, kind: str, n: str, shard: str, attack: str, workers: str,
         aside = measure(self, batch, progress)
         measured.update(wall=time.perf_counter() - wall, driver_cpu=time.process_time() - cpu, peak_measuring=_peak())
         killer.over.set()
-        if isinstance(self, Crew):
+        if isinstance(self, WorkerPool):
             measured.update(inside=self.seconds, shards=self.shards, retried=self.cluster.retried, away=killer.away)
             measured.update(spread=statistics.stdev(seconds) / statistics.mean(seconds), set_aside=len(aside))
         return aside
 
-    crew: Any = Crew
-    pool.measure, crew._spread, crew._joined = timed, noted, met
+    crew: Any = WorkerPool
+    pool.measure, crew._execute, crew._register = timed, noted, met
     flags = {"model": f"{__file__}:{kind}", "data": str(data), "attacks": [name], "shard": int(shard), "batch": 256}
     if moves:
         flags[f"attack.{name}.moves"] = int(moves)
     out = Path(tempfile.mkdtemp(dir=folder))
-    engine = Cluster(workers=int(workers)) if int(workers) else in_this_process
+    engine = Cluster(workers=int(workers)) if int(workers) else serial_engine
     run(
         read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None),
-        tell=lambda finding: None, engine=engine, despite=True,
+        on_finding=lambda finding: None, engine=engine, ignore_findings=True,
     )  # fmt: skip
     print(json.dumps({**measured, "peak_mib": _peak()}))
 
@@ -161,7 +161,7 @@ def _wait(crew: Any) -> None:
     done, _ = crew.ray.wait(list(crew.busy), num_returns=1, timeout=1)
     for reference in done:
         worker, _ = crew.busy.pop(reference)
-        crew._joined(worker, crew.ray.get(reference))
+        crew._register(worker, crew.ray.get(reference))
         crew.idle.append(worker)
 
 

@@ -77,7 +77,7 @@ def child(data: str, out: str, moves: str) -> None:
     flags = {"model": f"{__file__}:network", "data": data, "attacks": ["marginattack"], "batch": 256}
     flags |= {"attack.marginattack.moves": int(moves)}
     wall, cpu = time.perf_counter(), time.process_time()
-    run(read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None), tell=print)
+    run(read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None), on_finding=print)
     seconds = time.process_time() - cpu
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     peak = int(status["VmHWM"].split()[0]) / 1024

@@ -84,7 +84,7 @@ def test_a_trace_has_a_row_a_look_with_the_move_that_led_there() -> None:
     moves = [rows["move"][k] for k in of_first]
     assert moves == ["", *["restoration", "projection"] * 4, *["closing"] * 2][: len(moves)]
     assert len(moves) == 11
-    assert [rows["look"][k] for k in of_first] == list(range(11))
+    assert [rows["query"][k] for k in of_first] == list(range(11))
     assert [rows["passes"][k] for k in of_first] == [*range(2, 21, 2), 21]
     assert rows["distance"][of_first[0]] == 0
     assert [rows["distance"][k] for k in of_first] == pytest.approx(alone["distance"])

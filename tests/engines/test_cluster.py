@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from object_store import fetched, s3_server
 from processes import alive, below, command, listening
-from run_folders import ENVIRONMENT, call, content, scratch
+from run_folders import ENVIRONMENT, call, content, temporary_files
 from run_folders import command as measure
 from test_ray import RAY, environ, gone, on_cluster, run
 
-from marginattack.storage.run_folder import Store
+from marginattack.storage.run_folder import RunFolder
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
 pytestmark = pytest.mark.slow
@@ -95,11 +95,11 @@ def test_a_worker_a_node_and_the_driver_are_killed_and_no_row_is_lost_or_double(
         assert result.returncode == 0, result.stderr
     assert call(measure(tmp_path, tmp_path / "serial", model="slow", n=SAMPLES)).returncode == 0
     assert content(run) == content(tmp_path / "serial")
-    assert scratch(run) == []
-    rows = Store(run).table(["norm", "id"]).to_pydict()
+    assert temporary_files(run) == []
+    rows = RunFolder(run).table(["norm", "id"]).to_pydict()
     expected = [(norm, sample) for norm in ("l2", "linf") for sample in range(SAMPLES)]
     assert sorted(zip(rows["norm"], rows["id"], strict=True)) == expected
-    first, second = Store(run).manifest["sessions"]
+    first, second = RunFolder(run).manifest["sessions"]
     assert "workers" not in first  # it was killed before it could say
     assert second["engine"] == "ray"
 
@@ -112,7 +112,7 @@ def test_a_worker_that_takes_long_to_start_again_is_waited_for(tmp_path: Path) -
     path = os.pathsep.join([str(tmp_path / "site"), environ()["PYTHONPATH"]])
     result = run(arguments, FRAGILE=str(tmp_path / "died"), POISONED=str(tmp_path / "none"), PYTHONPATH=path)
     assert result.returncode == 0, result.stderr
-    session = Store(tmp_path / "run").manifest["sessions"][-1]
+    session = RunFolder(tmp_path / "run").manifest["sessions"][-1]
     assert (session["workers"], session["retried"]) == (1, 1)
 
 
@@ -144,7 +144,7 @@ def test_a_killed_driver_takes_its_own_cluster_with_it(tmp_path: Path) -> None:
     assert call(arguments).returncode == 0
     assert call(measure(tmp_path, tmp_path / "serial", model="slow")).returncode == 0
     assert content(tmp_path / "run") == content(tmp_path / "serial")
-    assert scratch(tmp_path / "run") == []
+    assert temporary_files(tmp_path / "run") == []
 
 
 def test_a_cluster_commits_to_an_object_store(tmp_path: Path) -> None:

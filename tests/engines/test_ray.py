@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from cluster_models import POISON
 from processes import alive, below, environment, listening
-from run_folders import ENVIRONMENT, call, command, content, data, scratch
+from run_folders import ENVIRONMENT, call, command, content, data, temporary_files
 
 from marginattack.errors import InputError
 from marginattack.runs.engines import ray_start, worker
@@ -22,7 +22,7 @@ from marginattack.runs.engines.ray import Cluster, Crew, _cause
 from marginattack.runs.engines.worker import Worker
 from marginattack.runs.job import open_job
 from marginattack.runs.settings import Settings, read_settings
-from marginattack.storage.run_folder import Store
+from marginattack.storage.run_folder import RunFolder
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
 
@@ -60,7 +60,7 @@ def test_a_lost_worker_and_a_poisoned_shard_cost_nothing_but_that_shard(tmp_path
     assert "grave: shards-set-aside (16 of 128)" in result.stderr
     assert "marginattack linf shard 5 (" in result.stderr
     assert "these pixels cannot be borne" in result.stderr
-    manifest = Store(tmp_path / "run").manifest
+    manifest = RunFolder(tmp_path / "run").manifest
     named = [(each["shard"], each["attack"], each["norm"]) for each in manifest["set_aside"]]
     assert sorted(named) == [(5, "marginattack", "l2"), (5, "marginattack", "linf")]
     assert manifest["finished"] is None
@@ -72,8 +72,8 @@ def test_a_lost_worker_and_a_poisoned_shard_cost_nothing_but_that_shard(tmp_path
     assert call(command(tmp_path, tmp_path / "serial")).returncode == 0
     found, expected = content(tmp_path / "run"), content(tmp_path / "serial")
     assert found == expected
-    assert scratch(tmp_path / "run") == []
-    manifest = Store(tmp_path / "run").manifest
+    assert temporary_files(tmp_path / "run") == []
+    manifest = RunFolder(tmp_path / "run").manifest
     assert manifest["set_aside"] == []
     assert manifest["verified"]["rows"] == 128
     assert manifest["verified"]["failed"] == 0
@@ -99,7 +99,7 @@ def test_an_interrupt_ends_with_130_on_loopback_with_a_token_and_leaves_no_proce
     assert process.returncode == 130
     assert errors == "marginattack: interrupted; the same command goes on\n"
     gone(started)
-    assert scratch(tmp_path / "run") == []
+    assert temporary_files(tmp_path / "run") == []
     shards = len(list(tmp_path.glob("run/margins/*/*.parquet")))
     assert 1 <= shards < 16
 
@@ -121,7 +121,7 @@ def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(
     job = open_job(settings)
     identity, about = job.identity(), {**job.about(), "started": "then"}
     (tmp_path / "run").mkdir()
-    Store.begin(tmp_path / "run", identity, about)
+    RunFolder.create_or_resume(tmp_path / "run", identity, about)
     there = str(tmp_path / "run")
 
     def opened(out: str, identity: dict[str, Any], started: str) -> Any:
@@ -138,7 +138,7 @@ def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(
 
     late = Worker(settings.model_dump_json(), there, str(tmp_path), json.dumps(identity), "then")
     late.open()
-    Store(there).update(started="later")  # another driver found no shard and began anew
+    RunFolder(there).update(started="later")  # another driver found no shard and began anew
     with pytest.raises(InputError, match="another run is there"):
         late.measure(0, "race", "l2", 64)
     assert not list((tmp_path / "run").glob("margins/*/*"))
@@ -181,7 +181,7 @@ def test_workers_are_told_whether_they_have_a_gpu(tmp_path: Path, gpus: float, d
     flags = {"model": f"{MODELS.parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "data.npz", 8))}
     job = open_job(read_settings(None, [], flags))
     (tmp_path / "run").mkdir()
-    store = Store.begin(tmp_path / "run", job.identity(), job.about())
+    store = RunFolder.create_or_resume(tmp_path / "run", job.identity(), job.about())
     ray = Mock()
     Crew(ray, Cluster(), job, store, 1, gpus)
     settings = ray.remote.return_value.return_value.remote.call_args.args[0]

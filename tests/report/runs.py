@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from marginattack.core.norms import NORMS
-from marginattack.storage.run_folder import Part, Store
+from marginattack.storage.run_folder import Part, RunFolder
 
 ATTACK = "MarginAttack(moves=200)"
 
@@ -30,7 +30,9 @@ def real_run(path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str,
         "model": "zoo:mnist-cnn", "data": {"source": "samples:mnist", "limit": digits}, "norms": list(norms),
         "attacks": ["marginattack"], "attack": {"marginattack": {"moves": moves}}, "batch": 64,
     }  # fmt: skip
-    run(Settings.model_validate(settings), path, progress=_silent, tell=lambda finding: None, despite=True)
+    run(
+        Settings.model_validate(settings), path, progress=_silent, on_finding=lambda finding: None, ignore_findings=True
+    )
     return path
 
 
@@ -61,7 +63,7 @@ def made_up_run(
         **change,
     }  # fmt: skip
     path.mkdir(parents=True, exist_ok=True)
-    store = Store.begin(path, {"seed": seed, "model": model}, about)
+    store = RunFolder.create_or_resume(path, {"seed": seed, "model": model}, about)
     for part in parts:
         for number_, places in list(enumerate(store.shards))[: len(store.shards) - leave_out]:
             columns, images = _shard(part, places, number, shape, seed, scale)
@@ -95,10 +97,10 @@ def _shard(
 
 
 def note(path: Path, **finding: Any) -> None:
-    """Store one finding of the diagnosis."""
+    """RunFolder one finding of the diagnosis."""
     known: Mapping[str, Any] = {
         "code": "not-converged", "grade": "warning", "seen": "it was still falling", "samples": 3, "of": 9,
         "meaning": "margins may be too large", "advice": "raise the budget",
     }  # fmt: skip
-    store = Store(path)
-    store.note([*store.findings, {**known, **finding}])
+    store = RunFolder(path)
+    store.save_findings([*store.findings, {**known, **finding}])

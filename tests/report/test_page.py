@@ -10,7 +10,7 @@ from browsing import VIEW, opened, signal
 from runs import HOSTILE, made_up_run
 
 from marginattack.report import write_report
-from marginattack.storage.run_folder import Store
+from marginattack.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -48,8 +48,8 @@ def inside(page: "Page", chart: str, x: float, y: float, norm: str = "l2") -> tu
 
 def margins(run: Path, norm: str) -> np.ndarray:
     """The margins of the samples that are classified rightly."""
-    store = Store(run)
-    column = store.numbers(store.find(norm=norm))
+    store = RunFolder(run)
+    column = store.numeric_columns(store.find(norm=norm))
     kept: np.ndarray = column["distance"][column["label"] == column["prediction"]].numpy()
     return kept
 

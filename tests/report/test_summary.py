@@ -8,17 +8,18 @@ import pytest
 from runs import made_up_run
 
 from marginattack.errors import InputError
+from marginattack.margins import Margins
 from marginattack.report import datasets, summary, write_report
 from marginattack.report.page import page
 from marginattack.report.panels import numbers
-from marginattack.storage.run_folder import Store
+from marginattack.storage.run_folder import RunFolder
 
 pytest_plugins = ["report_fixtures"]
 
 
 def test_numbers_are_those_of_margins(real: Path) -> None:
     for series in summary.read([real]):
-        told = series.store.margins(series.part).summary()
+        told = Margins.load(series.store.path, norm=series.part.norm, attack=series.part.attack).summary()
         assert series.accuracy == pytest.approx(told["accuracy"])
         assert series.median == pytest.approx(told["median"])
         assert series.passes == pytest.approx(told["forwards"] + told["backwards"])
@@ -90,8 +91,8 @@ def test_what_is_not_found_is_infinite(tmp_path: Path) -> None:
 
 def test_only_correct_runs_keep_their_accuracy(tmp_path: Path) -> None:
     run = made_up_run(tmp_path / "run", 100, norms=("l2",))
-    store = Store(run)
-    columns, images = store.numbers(store.parts[0], 0), store.images(store.parts[0], 0)
+    store = RunFolder(run)
+    columns, images = store.numeric_columns(store.parts[0], 0), store.images(store.parts[0], 0)
     right = columns["label"] == columns["prediction"]
     kept = {name: column[right] for name, column in columns.items()}
     kept["input"] = [f"{i:016x}" for i in kept["id"].tolist()]  # type: ignore[assignment]

@@ -18,9 +18,9 @@ def one_line_errors(hint: str = "") -> Iterator[None]:
     except (ValueError, ModuleNotFoundError) as error:
         _end(str(error), 2)
     except OSError as error:
-        from marginattack.storage.paths import is_full
+        from marginattack.storage.files import is_disk_full
 
-        if not is_full(error):
+        if not is_disk_full(error):
             where = f" {error.filename}" if error.filename else ""
             _end(f"cannot read or write{where}: {error.strerror or error}", 2)
         _end(f"the disk is full: {error.strerror or error}; what is finished is kept{hint and ', and '}{hint}", 2)

@@ -12,7 +12,7 @@ from marginattack.cli.common import one_line_errors, progress
 
 if TYPE_CHECKING:
     from marginattack import Margins
-    from marginattack.storage.run_folder import Store
+    from marginattack.storage.run_folder import RunFolder
 
 LEVELS = {"l2": (1.00, 1.41, 1.73, 2.00), "linf": (0.06, 0.08, 0.10, 0.12)}  # the paper's, for MNIST
 
@@ -40,7 +40,7 @@ def _demo(digits: int, seed: int, page: Path, folder: Path) -> None:
     flags = {"model": "zoo:mnist-cnn", "data": "samples:mnist", "data.limit": digits, "seed": seed,
              "norms": list(LEVELS), "shard": 50}  # fmt: skip
     began = time.perf_counter()
-    store = run(read_settings(None, [], flags), folder, progress=progress, tell=lambda finding: None)
+    store = run(read_settings(None, [], flags), folder, progress=progress, on_finding=lambda finding: None)
     show([_table(store), f"mnist-cnn (the paper's network), MNIST test digits in official order, Race with 400 "
           f"passes; {time.perf_counter() - began:.0f} s in all."])  # fmt: skip
     try:
@@ -50,12 +50,14 @@ def _demo(digits: int, seed: int, page: Path, folder: Path) -> None:
         print(error)
 
 
-def _table(store: "Store") -> object:
+def _table(store: "RunFolder") -> object:
     from rich.table import Table
+
+    from marginattack.margins import Margins
 
     table = Table("norm", "accuracy", "median margin", "success at", "forwards + backwards")
     for part in store.parts:
-        table.add_row(*_row(store.margins(part)))
+        table.add_row(*_row(Margins.load(store.path, norm=part.norm, attack=part.attack)))
     return table
 
 

@@ -92,11 +92,11 @@ def measure(
             raise ValueError("no run folder is stated: give --out RUN")
         cluster = _cluster(engine, address, workers, gpus_per_worker)
         from marginattack.report import text
-        from marginattack.runs.engines.serial import in_this_process
+        from marginattack.runs.engines.serial import serial_engine
         from marginattack.runs.run import run
 
         store = run(
-            settings, out, tell=_tell, despite=despite_findings, engine=cluster or in_this_process,
+            settings, out, on_finding=_tell, ignore_findings=despite_findings, engine=cluster or serial_engine,
             progress=partial(progress, note=cluster.note) if cluster else progress,
         )  # fmt: skip
         if as_json:
@@ -109,7 +109,7 @@ def measure(
                 ]
             )
 
-        if store.manifest["verified"]["failed"] or store.manifest["set_aside"]:
+        if store.manifest["verified"]["failed"] or store.manifest["failed_shards"]:
             raise typer.Exit(1)
 
 
@@ -131,9 +131,9 @@ def diagnose(
             "data.image_size": image_size, "data.limit": limit, "data.shuffle": shuffle,
             "expect_accuracy": expect_accuracy, "device": device,
         }  # fmt: skip
-        from marginattack.runs.job import examine, open_job
+        from marginattack.runs.job import open_job, run_preflight
 
-        findings = examine(open_job(read_settings(config, set_ or [], flags)))
+        findings = run_preflight(open_job(read_settings(config, set_ or [], flags)))
         if as_json:
             print(json.dumps([asdict(finding) for finding in findings], indent=1))
         for finding in [] if as_json else findings:

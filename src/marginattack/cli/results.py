@@ -27,10 +27,10 @@ def report(
     """Show runs: as a self-contained page, as a table (--text), as JSON (--json), as figures (--figures)."""
     with one_line_errors():
         from marginattack.report import text as plain
-        from marginattack.storage.run_folder import Store
+        from marginattack.storage.run_folder import RunFolder
 
         checked_unit(unit)
-        stores = [Store(run) for run in runs]
+        stores = [RunFolder(run) for run in runs]
         if as_json:
             print(plain.dumped([plain.as_json(store, eps or (), unit) for store in stores]))
         elif text:
@@ -55,11 +55,11 @@ def compare(runs: Runs, as_json: AsJson = False) -> None:
         from rich.table import Table
 
         from marginattack.report.text import compared, dumped
-        from marginattack.storage.run_folder import Store
+        from marginattack.storage.run_folder import RunFolder
 
         if len(runs) < 2:
             raise ValueError("compare needs two runs or more: marginattack compare RUN RUN…")
-        rows = compared([Store(run) for run in runs])
+        rows = compared([RunFolder(run) for run in runs])
         if as_json:
             print(dumped(rows))
             return

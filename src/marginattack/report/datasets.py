@@ -180,13 +180,13 @@ def _traces(group: Sequence[Series]) -> tuple[Columns, list[str]]:
         mine = (column["attack"] == series.part.attack) & (column["norm"] == series.part.norm)
         if not mine.any():
             continue
-        every = -(-int(column["look"][mine].max() + 1) // MOST_LOOKS)
-        rows = np.flatnonzero(mine & (column["look"] % every == 0))
+        every = -(-int(column["query"][mine].max() + 1) // MOST_LOOKS)
+        rows = np.flatnonzero(mine & (column["query"] % every == 0))
         names = [str(move) or "start" for move in column["move"][rows]]
         moves += [move for move in dict.fromkeys(names) if move not in moves]
         best = column["best"][rows]
         out["id"] += column["id"][rows].tolist()
-        out["look"] += column["look"][rows].tolist()
+        out["look"] += column["query"][rows].tolist()
         out["passes"] += column["passes"][rows].tolist()
         out["distance"] += rounded(column["distance"][rows], 4)
         out["c"] += rounded(column["c"][rows], 3)

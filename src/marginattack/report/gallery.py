@@ -12,6 +12,7 @@ import numpy as np
 
 from marginattack.errors import InputError, one_line
 from marginattack.report.summary import Series
+from marginattack.storage.parquet import open_parquet
 
 EACH = 6  # samples of a kind
 EXACT = 64  # pixels of a side up to which images are kept as they are; larger ones are shrunk
@@ -63,7 +64,6 @@ def pictures(series: Series, rows: Iterable[int]) -> dict[int, Picture]:
 def _read(series: Series, shard: int, places: Sequence[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     """The input and the adversarial image at each place of a shard, from the row groups that hold them."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     path = series.store.file("images", series.part, shard)
     if not path.exists():
@@ -71,7 +71,7 @@ def _read(series: Series, shard: int, places: Sequence[int]) -> list[tuple[np.nd
             f"{path} is missing: copy the run folder whole, or delete its images folder for a report without"
         )
     try:
-        file = pq.ParquetFile(path)
+        file = open_parquet(path)
         shape = json.loads(file.schema_arrow.metadata[b"marginattack"])["shape"]
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         ends = np.cumsum(sizes)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from marginattack.report.summary import Series
-from marginattack.storage.run_folder import Store
+from marginattack.storage.run_folder import RunFolder
 
 
 def runs(every: Sequence[Series]) -> list[dict[str, Any]]:
@@ -13,7 +13,7 @@ def runs(every: Sequence[Series]) -> list[dict[str, Any]]:
     return [_run(store, [series for series in every if series.store is store]) for store in stores.values()]
 
 
-def _run(store: Store, parts: Sequence[Series]) -> dict[str, Any]:
+def _run(store: RunFolder, parts: Sequence[Series]) -> dict[str, Any]:
     manifest = store.manifest
     sessions = manifest.get("sessions", [])
     return {

@@ -9,7 +9,7 @@ import numpy as np
 
 from marginattack.analysis import statistics as stats
 from marginattack.errors import InputError
-from marginattack.storage.run_folder import Part, Store
+from marginattack.storage.run_folder import Part, RunFolder
 
 SYMBOL = {"l0": "ℓ0", "l1": "ℓ1", "l2": "ℓ2", "linf": "ℓ∞"}
 FEWEST = 8  # right samples of a class that it takes to call one of them unusual
@@ -21,7 +21,7 @@ LISTED = 24  # samples to look at, a series at most
 class Series:
     """One part of one run: one attack under one norm, its rows and how they came about."""
 
-    store: Store
+    store: RunFolder
     part: Part
     columns: dict[str, np.ndarray]  # as in the store, with the ``shard`` of each row and its ``place`` therein
     seen: int  # samples looked at, those included that the run left out as misclassified
@@ -112,7 +112,7 @@ def read(runs: Sequence[str | Path]) -> list[Series]:
     """Every part of every run that has a finished shard, named by what sets them apart."""
     if not runs:
         raise InputError("no run is given: name at least one folder that `measure --out` wrote")
-    every = [series for run in dict.fromkeys(map(str, runs)) for series in _parts(Store(run))]
+    every = [series for run in dict.fromkeys(map(str, runs)) for series in _parts(RunFolder(run))]
     for series, name in zip(every, _names(every), strict=True):
         object.__setattr__(series, "name", name)
     return every
@@ -125,7 +125,7 @@ def by_norm(every: Sequence[Series]) -> dict[str, list[Series]]:
     return {norm: group for norm, group in groups.items() if group}
 
 
-def _parts(store: Store) -> Iterator[Series]:
+def _parts(store: RunFolder) -> Iterator[Series]:
     finished = {part: _finished(store, part) for part in store.parts}
     if not any(finished.values()):
         store.table()  # which says that nothing is finished
@@ -134,11 +134,11 @@ def _parts(store: Store) -> Iterator[Series]:
             yield _series(store, part, shards)
 
 
-def _finished(store: Store, part: Part) -> list[int]:
+def _finished(store: RunFolder, part: Part) -> list[int]:
     return [shard for shard in range(len(store.shards)) if store.file("margins", part, shard).exists()]
 
 
-def _series(store: Store, part: Part, shards: list[int]) -> Series:
+def _series(store: RunFolder, part: Part, shards: list[int]) -> Series:
     tables = [store.table(None, part, shard) for shard in shards]
     lengths = [len(table) for table in tables]
     columns = {
@@ -148,7 +148,7 @@ def _series(store: Store, part: Part, shards: list[int]) -> Series:
     }
     columns["shard"] = np.repeat(shards, lengths)
     columns["place"] = np.concatenate([np.arange(length) for length in lengths])
-    seen, right = store.counted(part)
+    seen, right = store.count_samples(part)
     return Series(store=store, part=part, columns=columns, shards=len(shards), seen=seen, right=right)
 
 

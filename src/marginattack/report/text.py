@@ -9,7 +9,7 @@ import numpy as np
 
 from marginattack.analysis import statistics as stats
 from marginattack.errors import InputError
-from marginattack.storage.run_folder import Part, Store
+from marginattack.storage.run_folder import Part, RunFolder
 
 LEVELS = {
     "linf": (2 / 255, 4 / 255, 8 / 255, 0.1, 0.3),
@@ -19,11 +19,11 @@ LEVELS = {
 }
 
 
-def summary(store: Store, part: Part, eps: Sequence[float | int] = (), unit: float | int = 1) -> dict[str, Any]:
+def summary(store: RunFolder, part: Part, eps: Sequence[float | int] = (), unit: float | int = 1) -> dict[str, Any]:
     """The numbers of one part; ``eps`` and every distance in the unit, which is 1 or 255 for pixels up to 1."""
-    column = store.numbers(part)
+    column = store.numeric_columns(part)
     scale = 1.0 if part.norm == "l0" else unit
-    seen, right_seen = store.counted(part)
+    seen, right_seen = store.count_samples(part)
     targeted = bool((column["target"] >= 0).any())
     right = (column["label"] == column["prediction"]).numpy()
     distance = column["distance"].numpy()[right | targeted] * scale
@@ -54,17 +54,17 @@ def _at_8_bits(column: dict[str, Any], rows: np.ndarray, scale: float | int) -> 
     return {"median_at_8_bits": float(np.median(column["distance_255"].numpy()[rows]) * scale)}
 
 
-def as_json(store: Store, eps: Sequence[float | int] = (), unit: float | int = 1) -> dict[str, Any]:
+def as_json(store: RunFolder, eps: Sequence[float | int] = (), unit: float | int = 1) -> dict[str, Any]:
     """The whole run: each part's numbers, the findings, and what was measured."""
     return {
         "run": str(store.path), "model": store.manifest["model"]["name"], "data": store.manifest["data"]["name"],
         "finished": store.manifest.get("finished"), "verified": store.manifest.get("verified"), "unit": unit,
-        "parts": [summary(store, part, eps, unit) for part in store.parts if store.counted(part)[0]],
+        "parts": [summary(store, part, eps, unit) for part in store.parts if store.count_samples(part)[0]],
         "findings": store.findings,
     }  # fmt: skip
 
 
-def as_text(store: Store, eps: Sequence[float | int] = (), unit: float | int = 1) -> list[Any]:
+def as_text(store: RunFolder, eps: Sequence[float | int] = (), unit: float | int = 1) -> list[Any]:
     """The same for people: rich tables and lines."""
     from rich.table import Table
 
@@ -85,7 +85,7 @@ def as_text(store: Store, eps: Sequence[float | int] = (), unit: float | int = 1
     return lines
 
 
-def _remarks(store: Store, run: dict[str, Any]) -> list[str]:
+def _remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
     """What a reader must know besides the table."""
     unit = " Distances are in units of 1/255." if run["unit"] != 1 else ""
     lines = [f"Intervals hold 95 %. Margins are of samples that are classified rightly.{unit}"]
@@ -125,7 +125,7 @@ def dumped(tree: Any) -> str:
     return json.dumps(plain(tree), indent=1, allow_nan=False)
 
 
-def compared(stores: Sequence[Store]) -> list[dict[str, Any]]:
+def compared(stores: Sequence[RunFolder]) -> list[dict[str, Any]]:
     """Every part that the first run shares with another, joined by the inputs' fingerprints."""
     first, rows = stores[0], []
     for other in stores[1:]:
@@ -141,7 +141,7 @@ def compared(stores: Sequence[Store]) -> list[dict[str, Any]]:
     return found
 
 
-def _compared(a: Store, part: Part, b: Store, against: Part) -> dict[str, Any] | None:
+def _compared(a: RunFolder, part: Part, b: RunFolder, against: Part) -> dict[str, Any] | None:
     pairs = joined(_columns(a, part), _columns(b, against))
     if pairs is None:
         return None
@@ -149,8 +149,8 @@ def _compared(a: Store, part: Part, b: Store, against: Part) -> dict[str, Any] |
             **asdict(pairs)}  # fmt: skip
 
 
-def _columns(store: Store, part: Part) -> dict[str, list[Any]]:
-    if not store.counted(part)[0]:
+def _columns(store: RunFolder, part: Part) -> dict[str, list[Any]]:
+    if not store.count_samples(part)[0]:
         return {"input": []}
     found: dict[str, list[Any]] = store.table(["input", "target", "label", "prediction", "distance"], part).to_pydict()
     return found

@@ -17,6 +17,7 @@ from marginattack.errors import InputError
 from marginattack.reproduce import ablations, challenge, convergence, tables, timing
 from marginattack.reproduce.rows import Kept, Outcome, Row, complete
 from marginattack.reproduce.subjects import Subject, subject
+from marginattack.storage.files import write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +131,7 @@ def _commit() -> str:
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Write a record atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    scratch.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(scratch, path)
+    with write_atomically(path) as file:
+        file.write((json.dumps(record, indent=1) + "\n").encode())

@@ -5,7 +5,6 @@ time, with the n that was reached.
 """
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from marginattack.errors import InputError
 from marginattack.measure import measure
 from marginattack.reproduce.fast import NOTE, InTf32
 from marginattack.reproduce.staged import Continued
+from marginattack.storage.files import write_atomically
 
 
 @dataclass(kw_only=True)
@@ -138,11 +138,10 @@ class Kept:
         return {name: Outcome(**outcome) for name, outcome in json.loads(path.read_text()).items()}
 
     def save(self, row: str, outcomes: dict[str, Outcome]) -> None:
-        """Whole or not at all."""
+        """Write the outcomes of a row atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        scratch = self.path(row).with_suffix(f".{os.getpid()}.tmp")
-        scratch.write_text(json.dumps({name: asdict(outcome) for name, outcome in outcomes.items()}))
-        os.replace(scratch, self.path(row))
+        with write_atomically(self.path(row)) as file:
+            file.write(json.dumps({name: asdict(outcome) for name, outcome in outcomes.items()}).encode())
 
     def every(self, rows: Iterable[str]) -> dict[str, Outcome]:
         """All outcomes of these rows that there are, by their names."""

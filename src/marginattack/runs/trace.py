@@ -1,4 +1,4 @@
-"""What an attack did, look by look, to a few samples: for pictures of its convergence."""
+"""Traces: every query of an attack on a few samples, for plots of its convergence."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ def trace(
     classifier: Classifier, x: Tensor, y: Labels, norm: Norm, attack: Attack, *,
     budget: int | None = None, targets: Labels | None = None, seed: int = 0, ids: Tensor,
 ) -> dict[str, list[Any]]:  # fmt: skip
-    """One row a look and sample: its number, passes spent by then, distance, constraint, and the move that led there.
+    """One row per query and sample: its number, passes spent, distance, constraint, and the move that led there.
 
-    Call it while the model is held and the inputs are accepted.
+    The classifier must be held and the inputs accepted by it.
     """
     problem = Problem(classifier, x, y, norm, targets=targets, budget=budget, seed=seed, ids=ids)
-    rows: dict[str, list[Any]] = {name: [] for name in ("id", "look", "passes", "distance", "c", "move", "best")}
-    looks = torch.zeros(len(x), dtype=torch.int64)
+    rows: dict[str, list[Any]] = {name: [] for name in ("id", "query", "passes", "distance", "c", "move", "best")}
+    queries = torch.zeros(len(x), dtype=torch.int64)
 
     def watch(where: Tensor, points: Points, c: Scalars, move: str) -> None:
         size = norm.size(points - problem.x0[where])[:, 0]
@@ -30,11 +30,11 @@ def trace(
         rows["best"] += problem.anytime.best[where].tolist()
         where = where.cpu()
         rows["id"] += ids[where].tolist()
-        rows["look"] += looks[where].tolist()
+        rows["query"] += queries[where].tolist()
         rows["distance"] += size.tolist()
         rows["c"] += c[:, 0].tolist()
         rows["move"] += [move] * len(where)
-        looks[where] += 1
+        queries[where] += 1
 
     problem.watch = watch
     problem.solve(attack)

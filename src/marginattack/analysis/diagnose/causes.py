@@ -58,7 +58,7 @@ CAUSES: dict[str, Cause] = {
         "Measure again into another folder; compare the hardware of the sessions in manifest.json."),
     "shards-set-aside": Cause(
         "grave", "Their samples have no rows: whatever is computed from this run leaves them out.",
-        "Find out why (manifest.json lists all of them under set_aside); the same command tries them again."),
+        "Find out why (manifest.json lists all of them under failed_shards); the same command tries them again."),
     "labels-outside": Cause(
         "grave", "Labels that the model has no class for cannot be measured.",
         "Use the class numbers of the data set that the model was trained on."),

@@ -1,4 +1,4 @@
-"""One shard after another, in this process."""
+"""The serial engine: one shard after another, in this process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,47 +6,43 @@ from dataclasses import dataclass
 from typing import Any
 
 from marginattack.core.classifier import Classifier
-from marginattack.runs.engines import Pool, SetAside
-from marginattack.runs.job import Job, choose_batch
-from marginattack.runs.verify import check_shard
-from marginattack.storage.run_folder import Store
+from marginattack.runs.engines import FailedShard, Pool
+from marginattack.runs.job import Job
+from marginattack.runs.shards import ShardRunner
+from marginattack.runs.verify import verify_shard
+from marginattack.storage.run_folder import RunFolder
 
 
 @contextmanager
-def in_this_process(job: Job, store: Store, classifier: Classifier) -> Iterator[Pool]:
-    """The engine."""
-    yield Serial(job, store, classifier)
+def serial_engine(job: Job, folder: RunFolder, classifier: Classifier) -> Iterator[Pool]:
+    """Compute the shards of a run in this process."""
+    yield SerialPool(job, folder, classifier)
 
 
 @dataclass(frozen=True)
-class Serial(Pool):
-    """One process, with the model as it was opened."""
+class SerialPool(Pool):
+    """Computes shards in this process, with the model as it was opened. An error ends the run."""
 
     job: Job
-    store: Store
+    folder: RunFolder
     classifier: Classifier
 
-    def batch(self) -> int:
-        return choose_batch(self.job, self.classifier)
+    def choose_batch(self) -> int:
+        return self.job.choose_batch(self.classifier)
 
-    def measure(self, batch: int, progress: Callable[[int], None]) -> list[SetAside]:
-        """Each shard's samples are read once for all its parts. What fails ends the run."""
-        held, samples = -1, None
+    def measure(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        runner = ShardRunner(self.job, self.folder, self.classifier)
         with self.classifier.held():  # what is captured of the model for one shard serves the next
-            for shard, part in self.store.pending():
-                if samples is None or shard != held:
-                    held, samples = shard, self.job.samples(self.store.shards[shard])
-                columns, images, about = self.job.compute(self.classifier, part, samples, batch, progress)
-                self.store.commit(part, shard, columns, images, about)
-                progress(len(self.store.shards[shard]) - len(columns["id"]))  # those that were left out
+            for shard, part in self.folder.pending():
+                runner.measure(shard, part, batch, progress)
         return []
 
-    def check(self, progress: Callable[[int], None]) -> dict[str, int]:
+    def verify(self, progress: Callable[[int], None]) -> dict[str, int]:
         rows = failed = 0
-        for shard, part in self.store.finished():
-            found = check_shard(self.store, self.classifier, part, shard)
-            rows, failed = rows + found[0], failed + found[1]
-            progress(len(self.store.shards[shard]))
+        for shard, part in self.folder.finished():
+            counts = verify_shard(self.folder, self.classifier, part, shard)
+            rows, failed = rows + counts[0], failed + counts[1]
+            progress(len(self.folder.shards[shard]))
         return {"rows": rows, "failed": failed}
 
     def about(self) -> dict[str, Any]:
