@@ -24,7 +24,7 @@ from marginattack.core.budget import Budget, BudgetExhausted
 from marginattack.core.calibration import Tolerance
 from marginattack.core.draws import Draws
 from marginattack.core.goals import reach
-from marginattack.core.incumbent import Incumbent
+from marginattack.core.incumbent import History, Incumbent
 from marginattack.core.losses import Loss
 from marginattack.core.norms import Norm
 from marginattack.core.queries import Answer, Query, evaluate, join_answers
@@ -48,8 +48,8 @@ class Observer:
     def mark(self, move: str) -> None:
         """The next points to be queried come from this move."""
 
-    def record(self, rows: Tensor, points: Points, c: Scalars) -> None:
-        """These rows of the batch were queried at these points, with this value of the constraint."""
+    def record(self, rows: Tensor, distance: Scalars, c: Scalars, history: History) -> None:
+        """These rows of the batch were queried at points this far away, with this value of the constraint."""
 
 
 class Step(ABC):
@@ -300,7 +300,8 @@ class Problem:
         if type(self.observer) is not Observer:
             origin = self.incumbent.origin_of(rows)
             origin = torch.arange(n, device=x.device) if origin is None else origin
-            self.observer.record(origin, x[rows].detach(), answer.values[0][:, None])
+            distance = self.norm.size(x[rows].detach() - self.x0[rows])
+            self.observer.record(origin, distance, answer.values[0][:, None], self.incumbent.history)
         values = answer.values if isinstance(offset, float) and offset == 0 else answer.values - offset
         pairs = [
             (scatter_rows(value[:, None], rows, n), scatter_rows(gradient, rows, n))

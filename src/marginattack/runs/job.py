@@ -19,8 +19,10 @@ from marginattack.analysis.diagnose import Finding, preflight
 from marginattack.attacks import Attack
 from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
+from marginattack.core.norms import NORMS
 from marginattack.errors import InputError, one_line
-from marginattack.execution.memory import fitting_batch
+from marginattack.execution.memory import fitting_batch_size
+from marginattack.execution.session import Session
 from marginattack.runs.settings import Settings, build_attack
 from marginattack.sources.data import Data, check_options, open_data
 from marginattack.sources.images import ImageSize
@@ -106,14 +108,13 @@ class Job:
         s = self.settings
         return Classifier(self.model.module, bounds=(0.0, 1.0), search=s.search, compiled=s.compiled)
 
-    def choose_batch(self, classifier: Classifier) -> int:
+    def choose_batch(self, session: Session) -> int:
         """The batch size of the settings, or else the largest that fits into memory."""
         if self.settings.batch is not None:
             return self.settings.batch
         _, images, labels = self.samples([0])
-        with classifier.held():
-            x, _, _ = classifier.accept(images, labels)
-            return min(fitting_batch(classifier, x[0]), self.settings.shard)
+        image = session.validate(images, labels).images[0]
+        return min(fitting_batch_size(session, image), self.settings.shard)
 
 
 def open_job(settings: Settings) -> Job:
@@ -144,16 +145,15 @@ def run_preflight(job: Job) -> list[Finding]:
     )  # fmt: skip
 
 
-def check_labels(job: Job, classifier: Classifier) -> None:
+def check_labels(job: Job, session: Session) -> None:
     """Refuse labels and targets that are not classes of the model, and targets that equal the label."""
     _, images, labels = job.samples(range(min(2, len(job.order))))
-    with classifier.held():
-        classifier.accept(images, labels)
+    classes = session.validate(images, labels).classes
     every: Tensor | None = getattr(job.data, "labels", None)
     for what, values in (("label", every), ("target", job.targets)):
-        if values is not None and bool((outside := values[job.order] >= classifier.classes).any()):
+        if values is not None and bool((outside := values[job.order] >= classes).any()):
             row = int(job.order[int(outside.nonzero()[0])])
-            known = f"but the model has classes 0 to {classifier.classes - 1}"
+            known = f"but the model has classes 0 to {classes - 1}"
             raise InputError(f"the {what} of row {row} is {int(values[row])}, {known}: use data that fit the model")
     if every is not None and job.targets is not None and bool((same := (every == job.targets)[job.order]).any()):
         row = int(job.order[int(same.nonzero()[0])])
@@ -172,11 +172,9 @@ def _build_attacks(settings: Settings) -> dict[str, Attack]:
     unused = [name for name in settings.attack if name not in settings.attacks]
     if unused:
         raise InputError(f"settings are given for the attack {unused[0]}, which is not run: add --attack {unused[0]}")
-    for name, attack in attacks.items():
+    for attack in attacks.values():
         for norm in settings.norms:
-            if norm not in attack.norms:
-                known = ", ".join(attack.norms)
-                raise InputError(f"{name} supports {known}, not {norm}: choose another norm or attack")
+            attack.check_norm(NORMS[norm])
     return attacks
 
 

@@ -7,35 +7,32 @@ the input. Of all that are adversarial the nearest is kept; then the segment to 
 import torch
 from torch import Tensor
 
-from marginattack.core.classifier import Classifier
 from marginattack.core.norms import Norm
-from marginattack.core.problem import Problem
-from marginattack.core.types import Labels
+from marginattack.core.validation import Batch
+from marginattack.execution.session import Session
 
 OVERSHOOTS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)  # in units of the distance
 BISECTIONS = 6
 
 
 def search_lattice(
-    classifier: Classifier, x: Tensor, adversarial: Tensor, y: Labels, a: Labels | None, norm: Norm, levels: int = 255
+    session: Session, batch: Batch, adversarial: Tensor, norm: Norm, levels: int = 255
 ) -> tuple[Tensor, Tensor]:
     """For each image an adversarial grid point and its distance; where none is found, x rounded and infinity.
 
     It can be nearer than the attack's point, since the attack did not search the grid.
     """
     results = [
-        _search(classifier, x[k], adversarial[k], y[k], a if a is None else a[k], norm, levels)
-        for k in (slice(first, first + classifier.chunk) for first in range(0, len(x), classifier.chunk))
+        _search(session, batch.select(rows), adversarial[rows], norm, levels)
+        for rows in torch.arange(len(batch)).split(session.batch_size)
     ]
     points, distances = zip(*results, strict=True)
     return torch.cat(points), torch.cat(distances)
 
 
-def _search(
-    classifier: Classifier, x: Tensor, adversarial: Tensor, y: Labels, a: Labels | None, norm: Norm, levels: int
-) -> tuple[Tensor, Tensor]:
-    problem = Problem(classifier, x, y, norm, targets=a)
-    start = adversarial.flatten(1).to(classifier.device)
+def _search(session: Session, batch: Batch, adversarial: Tensor, norm: Norm, levels: int) -> tuple[Tensor, Tensor]:
+    problem = session.problem(batch, norm)
+    start = adversarial.flatten(1).to(problem.x0.device)
     length = norm.size(start - problem.x0).clamp(min=0.5 / levels)
     best = torch.round(problem.x0 * levels)
     distance = torch.full_like(length, torch.inf, dtype=torch.float64)
@@ -44,8 +41,8 @@ def _search(
         """Keep the points that are adversarial and nearer than the best; which are adversarial."""
         nonlocal best, distance
         point = grid.clamp(0, levels)
-        label = classifier.predict((point / levels).unflatten(1, problem.shape)).to(point.device)
-        crossed = ((label != y.to(label.device)) if a is None else (label == a.to(label.device)))[:, None]
+        label = session.predict((point / levels).unflatten(1, problem.shape))
+        crossed = batch.reached(label)[:, None].to(point.device)
         size = norm.size(((point / levels).to(problem.x0) - problem.x0).double())
         nearer = crossed & (size < distance)
         best, distance = torch.where(nearer, point, best), torch.where(nearer, size, distance)
@@ -57,8 +54,8 @@ def _search(
         crossed = offer(torch.round(x_k * levels)) | offer(outward)
         inner = torch.where(waiting, x_k, inner)
         waiting = waiting & ~crossed
-        c, g = problem.c(x_k)
-        x_k = norm.onto_plane(x_k, g, c + overshoot * length * norm.dual(g), problem.lo, problem.hi)
+        c, g = problem.value_and_gradient(x_k)
+        x_k = norm.onto_plane(x_k, g, c + overshoot * length * norm.dual(g), problem.box)
     low, high = torch.zeros_like(length), torch.ones_like(length)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2

@@ -6,12 +6,13 @@ from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from marginattack.analysis.diagnose import MAY_FAIL, Finding, afterwards, found, probe
-from marginattack.core.classifier import Classifier
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
+from marginattack.execution.session import Session, open_session
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
 from marginattack.runs.job import Job, check_labels, open_job, run_preflight
@@ -54,19 +55,27 @@ def run(
     job = open_job(settings)
     RunFolder.check_compatible(out, job.identity())
     before = _diagnose_before(job, on_finding, ignore_findings)
-    classifier = job.make_classifier()
-    check_labels(job, classifier)
+    with open_session(job.make_classifier()) as session:
+        check_labels(job, session)
+        return _run(job, session, out, before, progress, on_finding, engine)
+
+
+def _run(
+    job: Job, session: Session, out: str | StoragePath, before: list[Finding], progress: Progress,
+    on_finding: Callable[[Finding], None], engine: Engine,
+) -> RunFolder:  # fmt: skip
+    """Everything after the model was frozen and the inputs were checked."""
     with lock_folder(out):
         folder = RunFolder.create_or_resume(out, job.identity(), job.about())
         folder.save_findings([asdict(finding) for finding in before])
-        with engine(job, folder, classifier) as pool:
-            failed = _measure(job, folder, classifier, pool, progress)
+        with engine(job, folder, session) as pool:
+            failed = _measure(job, folder, session.classifier.device, pool, progress)
             with progress("verifying", len(job.order) * len(job.parts)) as advance:
                 verified = pool.verify(advance)
-        folder.save_traces(_trace_parts(job, folder, classifier))
+        folder.save_traces(_trace_parts(job, folder, session))
         after = [
             *_report_failed_shards(failed, folder), *_report_failed_rows(verified), *_report_mixed_hardware(folder),
-            *afterwards(folder.all_columns()), *_probe_parts(job, folder, classifier),
+            *afterwards(folder.all_columns()), *_probe_parts(job, folder, session),
         ]  # fmt: skip
         for finding in after:
             on_finding(finding)
@@ -86,12 +95,11 @@ def _diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_fin
     return findings
 
 
-def _measure(job: Job, folder: RunFolder, classifier: Classifier, pool: Pool, progress: Progress) -> list[FailedShard]:
+def _measure(job: Job, folder: RunFolder, device: torch.device, pool: Pool, progress: Progress) -> list[FailedShard]:
     """Measure the pending shards as a new session of the manifest, with the batch size of the first session."""
     sessions = folder.manifest["sessions"]
     batch = sessions[0]["batch"] if sessions and not job.settings.batch else pool.choose_batch()
-    classifier.chunk = batch
-    session = job.session(batch, classifier.device)
+    session = job.session(batch, device)
     folder.update_manifest(sessions=[*sessions, session])
     with progress("measuring", sum(len(folder.shards[shard]) for shard, _ in folder.pending())) as advance:
         failed = pool.measure(batch, advance)
@@ -101,21 +109,18 @@ def _measure(job: Job, folder: RunFolder, classifier: Classifier, pool: Pool, pr
     return failed
 
 
-def _trace_parts(job: Job, folder: RunFolder, classifier: Classifier) -> Iterator[tuple[Part, dict[str, list[Any]]]]:
+def _trace_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[tuple[Part, dict[str, list[Any]]]]:
     """Trace each attack on the first few samples that are classified correctly."""
     for part in job.parts:
         columns = _first_correct(folder, part, TRACED_SAMPLES)
         if columns is not None:
             targets = None if job.settings.target is None else columns["target"]
-            with classifier.held():
-                x, y, a = classifier.accept(columns["original"], columns["label"], targets)
-                yield part, trace(
-                    classifier, x, y, NORMS[part.norm], job.attacks[part.attack], budget=job.settings.budget,
-                    targets=a, seed=job.settings.seed, ids=columns["id"],
-                )  # fmt: skip
+            batch = session.validate(columns["original"], columns["label"], targets, columns["id"])
+            attack, norm = job.attacks[part.attack], NORMS[part.norm]
+            yield part, trace(session, batch, norm, attack, budget=job.settings.budget, seed=job.settings.seed)
 
 
-def _probe_parts(job: Job, folder: RunFolder, classifier: Classifier) -> Iterator[Finding]:
+def _probe_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[Finding]:
     """Run the black-box probe against the first attack under each norm, on some samples of its first shard."""
     if job.settings.target is not None:
         return
@@ -128,11 +133,9 @@ def _probe_parts(job: Job, folder: RunFolder, classifier: Classifier) -> Iterato
             continue
         if float((columns["forwards"] + columns["backwards"]).double().median()) < FAIR_BUDGET:
             continue
-        with classifier.held():
-            x, y, _ = classifier.accept(columns["original"], columns["label"])
-            finding = probe(
-                classifier, x, y, columns["adversarial"], columns["distance"], NORMS[part.norm], seed=job.settings.seed
-            )
+        batch = session.validate(columns["original"], columns["label"])
+        norm = NORMS[part.norm]
+        finding = probe(session, batch, columns["adversarial"], columns["distance"], norm, seed=job.settings.seed)
         if finding is not None:
             yield finding
 
@@ -165,5 +168,5 @@ def _report_failed_rows(verified: dict[str, int]) -> Iterator[Finding]:
 def _report_mixed_hardware(folder: RunFolder) -> Iterator[Finding]:
     kinds = {(session["hardware"], session["torch"]) for session in folder.manifest["sessions"]}
     if len(kinds) > 1:
-        seen = "sessions ran on " + "; ".join(sorted(f"{hardware} with torch {torch}" for hardware, torch in kinds))
+        seen = "sessions ran on " + "; ".join(sorted(f"{hardware} with torch {version}" for hardware, version in kinds))
         yield found("mixed-conditions", seen, 0, folder.manifest["samples"])

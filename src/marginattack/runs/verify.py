@@ -1,40 +1,46 @@
 """Verification of stored rows: every shard is read back and checked on the plain model, whoever computed it."""
 
+import hashlib
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.core.classifier import Classifier
 from marginattack.core.norms import NORMS, Norm
 from marginattack.core.types import Mask
-from marginattack.runs.shards import fingerprint
+from marginattack.execution.session import Session
 from marginattack.storage.run_folder import Part, RunFolder
 
 
-def verify_shard(folder: RunFolder, classifier: Classifier, part: Part, shard: int) -> tuple[int, int]:
+def fingerprint(image: Tensor) -> str:
+    """A digest of the pixels, the same in any run."""
+    return hashlib.blake2b(np.ascontiguousarray(image.float().numpy()).tobytes(), digest_size=8).hexdigest()
+
+
+def verify_shard(folder: RunFolder, session: Session, part: Part, shard: int) -> tuple[int, int]:
     """How many rows a shard has, and how many of them fail."""
     inputs = folder.table(["input"], part, shard).column("input").to_pylist()
     images, column = folder.images(part, shard), folder.numeric_columns(part, shard)
     if not inputs:
         return 0, 0
-    verified = _verify_rows(images, column, inputs, NORMS[part.norm], classifier)
+    verified = _verify_rows(images, column, inputs, NORMS[part.norm], session)
     return len(verified), int((~verified).sum())
 
 
 def _verify_rows(
-    images: dict[str, Tensor], column: dict[str, Tensor], inputs: list[str], norm: Norm, classifier: Classifier
+    images: dict[str, Tensor], column: dict[str, Tensor], inputs: list[str], norm: Norm, session: Session
 ) -> Mask:
     """Whether the input, distance and adversarial label of each row are right, and its point is inside the box."""
     x, adversarial = images["original"], images["adversarial"]
     same = torch.tensor([fingerprint(image) == stored for image, stored in zip(x, inputs, strict=True)])
-    with classifier.held():
-        same &= (images["id"] == column["id"]) & (classifier.recheck(x) == column["prediction"])
-        label, reached = _reaches_goal(adversarial, column, classifier)
-        if "adversarial_255" in images:
-            points = (images["adversarial_255"] / 255).to(x)
-            distance = norm.size((points - x).double().flatten(1))[:, 0]
-            close = torch.isclose(distance, column["distance_255"], rtol=1e-6, atol=1e-9)
-            _, reached_255 = _reaches_goal(points, column, classifier)
-            same &= torch.isinf(column["distance_255"]) | (reached_255 & close)
+    same &= (images["id"] == column["id"]) & (session.plain_labels(x) == column["prediction"])
+    label, reached = _reaches_goal(adversarial, column, session)
+    if "adversarial_255" in images:
+        points = (images["adversarial_255"] / 255).to(x)
+        distance = norm.size((points - x).double().flatten(1))[:, 0]
+        close = torch.isclose(distance, column["distance_255"], rtol=1e-6, atol=1e-9)
+        _, reached_255 = _reaches_goal(points, column, session)
+        same &= torch.isinf(column["distance_255"]) | (reached_255 & close)
     distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
     inside = ((adversarial >= 0) & (adversarial <= 1)).flatten(1).all(1)
     close = torch.isclose(distance, column["distance"], rtol=1e-9, atol=0)
@@ -42,7 +48,7 @@ def _verify_rows(
     return same & torch.where(column["success"], adversarial_holds, torch.isinf(column["distance"]))
 
 
-def _reaches_goal(points: Tensor, column: dict[str, Tensor], classifier: Classifier) -> tuple[Tensor, Mask]:
+def _reaches_goal(points: Tensor, column: dict[str, Tensor], session: Session) -> tuple[Tensor, Mask]:
     """The class of each point on the plain model, and whether it is the target, or any wrong class if untargeted."""
-    label, target = classifier.recheck(points), column["target"]
+    label, target = session.plain_labels(points), column["target"]
     return label, torch.where(target >= 0, label == target, label != column["label"])

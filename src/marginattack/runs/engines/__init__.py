@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from marginattack.core.classifier import Classifier
+from marginattack.execution.session import Session
 from marginattack.runs.job import Job
 from marginattack.storage.run_folder import RunFolder
 
@@ -44,4 +44,4 @@ class Pool(ABC):
         """What the manifest should say about this session once it has measured."""
 
 
-Engine: TypeAlias = Callable[[Job, RunFolder, Classifier], AbstractContextManager[Pool]]
+Engine: TypeAlias = Callable[[Job, RunFolder, Session], AbstractContextManager[Pool]]

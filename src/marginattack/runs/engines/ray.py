@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from marginattack.core.classifier import Classifier
 from marginattack.errors import InputError, describe, one_line
+from marginattack.execution.session import Session
 from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.engines.ray_start import connect
 from marginattack.runs.job import Job
@@ -45,7 +45,7 @@ class Cluster:
     retried: int = field(default=0, init=False)
 
     @contextmanager
-    def __call__(self, job: Job, folder: RunFolder, classifier: Classifier) -> Iterator[Pool]:
+    def __call__(self, job: Job, folder: RunFolder, session: Session) -> Iterator[Pool]:
         device = job.settings.device
         if device not in (None, "cpu", "cuda"):
             raise InputError(f"--device {device} does not exist on a cluster: give cuda or cpu, or omit it")

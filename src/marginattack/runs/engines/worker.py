@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from marginattack.errors import InputError, describe
+from marginattack.execution.session import open_session
 from marginattack.runs.job import hardware, open_job
 from marginattack.runs.settings import Settings
 from marginattack.runs.shards import ShardRunner
-from marginattack.runs.verify import verify_shard
 from marginattack.storage.files import is_disk_full
 from marginattack.storage.run_folder import Part, RunFolder, differences
 
@@ -29,26 +29,22 @@ class Worker:
 
     def open(self) -> dict[str, Any]:
         """Open the model and the data, and refuse unless this is the driver's run. Called again after a restart."""
-        return {"pid": os.getpid(), "hardware": hardware(self._open().classifier.device)}
+        return {"pid": os.getpid(), "hardware": hardware(self._open().session.classifier.device)}
 
     def choose_batch(self) -> int:
         """The batch size that fits into this worker's memory."""
         runner = self._open()
-        return runner.job.choose_batch(runner.classifier)
+        return runner.job.choose_batch(runner.session)
 
     def measure(self, shard: int, part: Part, batch: int) -> float:
         """Measure and commit a shard; the seconds that it took."""
         started = time.perf_counter()
-        runner = self._open()
-        runner.classifier.chunk = batch
-        runner.measure(shard, part, batch)
+        self._open().measure(shard, part, batch)
         return time.perf_counter() - started
 
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
         """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""
-        runner = self._open()
-        runner.classifier.chunk = batch
-        return verify_shard(runner.folder, runner.classifier, part, shard)
+        return self._open().verify(shard, part, batch)
 
     def _open(self) -> ShardRunner:
         if self.runner is None:
@@ -60,9 +56,9 @@ class Worker:
                 changed = differences(json.loads(self.identity), json.loads(json.dumps(job.identity())))
                 if changed:
                     raise InputError(f"it opens another model or other data ({changed})")
-                runner = ShardRunner(job, self._open_folder(), job.make_classifier())
-                self.stack.enter_context(runner.classifier.held())  # never left: captured graphs stay valid
-                self.runner = runner
+                folder = self._open_folder()
+                session = self.stack.enter_context(open_session(job.make_classifier()))  # open until the worker ends
+                self.runner = ShardRunner(job, folder, session)
             except (InputError, OSError, ImportError) as error:
                 if is_disk_full(error):
                     raise
