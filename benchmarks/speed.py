@@ -34,7 +34,7 @@ from marginattack.core.flags import tf32
 from marginattack.core.norms import L2, as_norm
 from marginattack.core.problem import Problem
 from marginattack.execution import graphs
-from marginattack.measure import measure
+from marginattack.measuring import measure
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

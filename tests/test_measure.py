@@ -272,7 +272,7 @@ def test_a_point_that_rounding_refuses_is_taken_a_little_further_out(monkeypatch
     found = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200)
     assert found.success.all()
     assert not found.rejected.any()
-    monkeypatch.setattr(sys.modules["marginattack.measure"], "FURTHER", ())  # the function hides the module
+    monkeypatch.setattr(sys.modules["marginattack.measuring"], "FURTHER", ())  # the function hides the module
     strict = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200)
     assert strict.rejected.any()
     held = ~strict.rejected

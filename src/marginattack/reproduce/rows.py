@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from marginattack.attacks import Attack
 from marginattack.attacks.carlini_wagner import CarliniWagner
 from marginattack.errors import InputError
-from marginattack.measure import measure
+from marginattack.measuring import measure
 from marginattack.reproduce.fast import NOTE, InTf32
 from marginattack.reproduce.staged import Continued
 from marginattack.storage.files import write_atomically

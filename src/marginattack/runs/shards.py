@@ -9,7 +9,7 @@ from torch import Tensor
 
 from marginattack.core.norms import NORMS
 from marginattack.execution.session import Session
-from marginattack.measure import measure
+from marginattack.measuring import measure
 from marginattack.runs.job import Job
 from marginattack.runs.lattice import search_lattice
 from marginattack.runs.verify import fingerprint, verify_shard
