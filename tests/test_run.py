@@ -275,7 +275,7 @@ def test_a_grave_finding_stops_the_run_before_it_writes(tmp_path: Path) -> None:
 
 
 def test_diagnose_is_silent_on_the_bundled_network() -> None:
-    assert "No problems found" in cli("diagnose", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "64")
+    assert "No problems" in cli("diagnose", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "64")
 
 
 @pytest.mark.parametrize("damage", ["truncated shard", "missing shard", "other format", "no json", "no table"])

@@ -55,7 +55,7 @@ class DataSettings(_Strict):
 
 
 class Settings(_Strict):
-    """All settings of a run. For ``model`` and ``data``, a bare string is the source."""
+    """All settings of a run. A bare string is short for the source of a model or data set, or for a list of one."""
 
     model: ModelSettings
     data: DataSettings
@@ -85,15 +85,12 @@ class Settings(_Strict):
     )
     compiled: bool = Field(False, description="On a GPU, compile the model with torch.compile; for large data sets.")
 
-    @field_validator("model", "data", mode="before")
+    @field_validator("model", "data", "norms", "attacks", mode="before")
     @classmethod
-    def _read_source(cls, value: Any) -> Any:
-        return {"source": value} if isinstance(value, str) else value
-
-    @field_validator("norms", "attacks", mode="before")
-    @classmethod
-    def _read_one_name(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
+    def _expand_name(cls, value: Any, info: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return {"source": value} if info.field_name in ("model", "data") else [value]
 
     @field_validator("norms", "attacks")
     @classmethod
