@@ -221,10 +221,10 @@ def test_command_compares_attacks() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no model or no data is stated"),
+        ([], "no model given: pass --model"),
         (["--attack", "magic"], "no attack named 'magic'"),
         (["--peer", "advlib:magic"], "no attack named 'advlib:magic'"),
-        (["--budget", "0"], "--limit and --budget start at 1"),
+        (["--budget", "0"], "--limit and --budget must be at least 1"),
         (["--norm", "l7"], "no norm named 'l7'"),
     ],
 )

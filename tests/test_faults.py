@@ -92,7 +92,7 @@ def test_interrupt_ends_with_130_and_the_run_resumes(complete: Path, tmp_path: P
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "marginattack: interrupted; the same command goes on\n"
+    assert errors == "marginattack: Interrupted. Run the same command again to resume.\n"
     assert temporary_files(tmp_path / "run") == []
     assert call(arguments).returncode == 0
 
@@ -107,7 +107,7 @@ def test_full_disk_is_one_line_and_the_run_resumes(complete: Path, tmp_path: Pat
 
     result = call(arguments, preexec_fn=small_files)
     assert result.returncode == 2
-    assert result.stderr.startswith("marginattack: the disk is full: File too large; what is finished is kept")
+    assert result.stderr.startswith("marginattack: the disk is full: File too large. Finished results are kept")
     assert result.stderr.count("\n") == 1
     assert temporary_files(tmp_path / "run") == []
     assert call(arguments).returncode == 0

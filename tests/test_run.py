@@ -198,12 +198,12 @@ def test_manifest(run: Path) -> None:
 
 
 BAD = {
-    "measure --data samples:mnist --out x": "no model is stated: give --model",
+    "measure --data samples:mnist --out x": "no model given: pass --model",
     "measure --model zoo:none --data samples:mnist --out x": "no zoo model named 'none'",
     "measure --model zoo:mnist-cnn --data samples:none --out x": "samples:none: no samples named 'none'",
-    "measure --model zoo:mnist-cnn --data samples:mnist": "no run folder is stated: give --out RUN",
+    "measure --model zoo:mnist-cnn --data samples:mnist": "no run folder given: pass --out RUN",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --unit 7": "--unit is 7: choose 1 or 255",
-    "measure --model zoo:mnist-cnn --data samples:mnist --out x --attack deepfool --norm l0": "deepfool supports",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --attack deepfool --norm l0": "DeepFool supports",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --target nobody.txt": "--target nobody.txt is neither",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size big": "--image-size 'big' is",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size 20": "samples:mnist: has no use for",
@@ -211,8 +211,8 @@ BAD = {
     "measure --model zoo:mnist-cnn --data samples:mnist --out full/of.txt": "full/of.txt is a file: give a folder",
     "measure --model zoo:mnist-cnn --data samples:mnist --out full": "full holds other files (of.txt, …)",
     "report nowhere --text": "nowhere is not a run folder: it has no manifest.json",
-    "compare full": "compare needs two runs or more",
-    "diagnose --model zoo:mnist-cnn": "no data is stated",
+    "compare full": "compare needs at least two runs",
+    "diagnose --model zoo:mnist-cnn": "no data given: pass --data",
 }
 
 
@@ -274,7 +274,7 @@ def test_grave_finding_stops_the_run_before_it_writes(tmp_path: Path) -> None:
 
 
 def test_diagnose_finds_nothing_in_the_bundled_network() -> None:
-    assert "nothing found" in cli("diagnose", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "64")
+    assert "No problems" in cli("diagnose", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "64")
 
 
 @pytest.mark.parametrize("damage", ["truncated shard", "missing shard", "other format", "no json", "no table"])

@@ -127,7 +127,7 @@ def test_an_interrupt_while_the_cluster_starts_leaves_no_process(tmp_path: Path)
     while process.poll() is None:
         started |= below(process.pid)
         time.sleep(0.02)
-    assert process.communicate()[1] == "marginattack: interrupted; the same command goes on\n"
+    assert process.communicate()[1] == "marginattack: Interrupted. Run the same command again to resume.\n"
     assert process.returncode == 130
     gone(started)
 

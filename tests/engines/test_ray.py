@@ -97,7 +97,7 @@ def test_an_interrupt_ends_with_130_on_loopback_with_a_token_and_leaves_no_proce
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "marginattack: interrupted; the same command goes on\n"
+    assert errors == "marginattack: Interrupted. Run the same command again to resume.\n"
     gone(started)
     assert temporary_files(tmp_path / "run") == []
     shards = len(list(tmp_path.glob("run/margins/*/*.parquet")))
@@ -156,8 +156,8 @@ def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (["--workers", "2"], "--workers 2 is for a cluster: add --engine ray"),
-        (["--engine", "slurm"], "no engine is named 'slurm': choose from serial, ray"),
+        (["--workers", "2"], "--workers 2 needs a Ray cluster: add --engine ray"),
+        (["--engine", "slurm"], "no engine named 'slurm': choose from serial, ray"),
         (["--engine", "ray", "--gpus-per-worker", "1", "--device", "cpu"], "this machine has no GPU"),
         (["--engine", "ray", "--device", "cuda:1"], "cuda:1"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "at --address 127.0.0.1:1: [Errno 111] Connection refused"),
