@@ -100,11 +100,11 @@ def measure(
             progress=partial(progress, note=cluster.note) if cluster else progress,
         )  # fmt: skip
         if as_json:
-            print(text.dumped(text.as_json(store, unit=unit)))
+            print(text.dump_json(text.summarize_run(store, unit=unit)))
         else:
             show(
                 [
-                    *text.as_text(store, unit=unit),
+                    *text.format_run(store, unit=unit),
                     f"Stored in {store.path}; `marginattack report {store.path}` shows it.",
                 ]
             )

@@ -32,9 +32,9 @@ def report(
         checked_unit(unit)
         stores = [Store(run) for run in runs]
         if as_json:
-            print(plain.dumped([plain.as_json(store, eps or (), unit) for store in stores]))
+            print(plain.dump_json([plain.summarize_run(store, eps or (), unit) for store in stores]))
         elif text:
-            show([line for store in stores for line in plain.as_text(store, eps or (), unit)])
+            show([line for store in stores for line in plain.format_run(store, eps or (), unit)])
         elif figures is not None:
             from marginattack.report import write_figures
 
@@ -54,14 +54,15 @@ def compare(runs: Runs, as_json: AsJson = False) -> None:
     with one_line_errors():
         from rich.table import Table
 
-        from marginattack.report.text import compared, dumped
+        from marginattack.report.comparison import compare_runs
+        from marginattack.report.text import dump_json
         from marginattack.storage.run_folder import Store
 
         if len(runs) < 2:
             raise ValueError("compare needs two runs or more: marginattack compare RUN RUN…")
-        rows = compared([Store(run) for run in runs])
+        rows = compare_runs([Store(run) for run in runs])
         if as_json:
-            print(dumped(rows))
+            print(dump_json(rows))
             return
         table = Table("norm", "run", "n", "median", "was", "ratio of margins", "smaller / equal / larger", "p")
         for row in rows:
