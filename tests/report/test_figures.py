@@ -8,8 +8,7 @@ import pytest
 from runs import made_up_run
 
 from marginattack.report import write_figures
-from marginattack.report.charts import PLOTS
-from marginattack.report.convergence_charts import MOVES
+from marginattack.report.charts import MOVES, PLOTS, plots_with_data
 from marginattack.report.datasets import build_views
 from marginattack.report.series import group_by_norm, read_runs
 from marginattack.report.theme import DASHES, GREY, PALETTE, THEMES
@@ -23,8 +22,8 @@ def test_specs_are_valid(real: Path) -> None:
 
     (view, *_) = build_views(group_by_norm(read_runs([real])))
     for plot in PLOTS:
-        assert plot.has_data(view)
-        plot.draw(view).to_dict(validate=True)
+        assert plot in plots_with_data(view)
+        plot.to_spec(view, validate=True)
         spec = {
             **plot.to_spec(view),
             "datasets": {view.dataset_name(name): view.datasets[name].rows() for name in plot.datasets},

@@ -13,7 +13,7 @@ from marginattack.report.axes import bin_numbers, fit_axis
 from marginattack.report.datasets import build_view
 from marginattack.report.page import render_page
 from marginattack.report.series import read_runs
-from marginattack.report.summary import MAX_SUSPICIOUS, find_suspicious, summarize_classes, write_headline
+from marginattack.report.summary import MAX_SUSPICIOUS, find_suspicious, summarize_classes
 from marginattack.storage.run_folder import Store
 
 pytest_plugins = ["report_fixtures"]
@@ -64,10 +64,10 @@ def test_a_mislabelled_sample_is_listed(tmp_path: Path) -> None:
     rows = np.flatnonzero(series.found & (series.columns["label"] == 4))
     series.columns["distance"][rows[5]] = 0.01 * np.median(series.columns["distance"][rows])
     listed = find_suspicious(series)
-    assert listed[0].row == rows[5]
-    assert "0.01 of its class's median margin" in listed[0].reason
-    wrong = [each for each in listed if each.reason.startswith("misclassified")]
-    confidence = [series.columns["confidence"][each.row] for each in wrong]
+    assert listed[0][0] == rows[5]
+    assert "0.01 of its class's median margin" in listed[0][1]
+    wrong = [row for row, reason in listed if reason.startswith("misclassified")]
+    confidence = series.columns["confidence"][wrong].tolist()
     assert confidence == sorted(confidence, reverse=True)
     assert len(listed) <= MAX_SUSPICIOUS
 
@@ -83,13 +83,14 @@ def test_class_rows(tmp_path: Path) -> None:
         assert row.low < row.median < row.high
 
 
-def test_not_found_counts_as_infinite(tmp_path: Path) -> None:
+def test_not_found_counts_as_infinite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (series,) = read_runs([made_up_run(tmp_path / "run", 100, norms=("l2",))])
     series.columns["distance"][series.measured] = np.inf
     n = series.correct
-    (headline,) = write_headline(series)
-    assert str(headline).startswith(f"For {n} of the {n} correctly classified samples, no adversarial example")
-    assert series.robust_accuracy(np.array([1e9])).accuracy == [series.accuracy]
+    monkeypatch.setattr("marginattack.report.page.read_runs", lambda runs: [series])
+    headline = f"For {n} of the {n} correctly classified samples, no adversarial example was found in ℓ2."
+    assert headline in render_page([tmp_path])
+    assert series.robust_accuracy(np.array([1e9]))[0].accuracy == series.accuracy
     assert series.not_found == n
 
 
@@ -104,15 +105,15 @@ def test_only_correct_runs_keep_their_accuracy(tmp_path: Path) -> None:
     store.commit(store.parts[0], 0, kept, images, {"seen": 100, "right": int(right.sum())})
     (series,) = read_runs([run])
     assert series.accuracy == float(right.double().mean()) < 1
-    assert series.robust_accuracy(np.zeros(1)).accuracy == [series.accuracy]
+    assert series.robust_accuracy(np.zeros(1))[0].accuracy == series.accuracy
 
 
-def test_targeted_runs_count_every_sample(tmp_path: Path) -> None:
-    run = made_up_run(tmp_path / "run", 100, norms=("l2",))
-    (series,) = read_runs([run])
+def test_targeted_runs_count_every_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (series,) = read_runs([made_up_run(tmp_path / "run", 100, norms=("l2",))])
     series.columns["target"][:] = 3
     assert len(series.margins) == series.total == 100
-    assert "of their target class" in str(write_headline(series)[-1])
+    monkeypatch.setattr("marginattack.report.page.read_runs", lambda runs: [series])
+    assert "of their target class." in render_page([tmp_path])
 
 
 def test_series_are_named_by_what_distinguishes_them(tmp_path: Path) -> None:

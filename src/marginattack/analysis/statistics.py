@@ -1,6 +1,7 @@
 """Confidence intervals for proportions and medians, and a test for paired distances; all from scipy."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,24 +44,20 @@ def lower_quantile(values: np.ndarray, q: float) -> float:
     return float(np.sort(values)[max(int(np.ceil(q * len(values))) - 1, 0)]) if len(values) else float("nan")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RobustAccuracy:
-    """Robust accuracy at some distances, with confidence intervals; one entry per distance."""
+class RobustAccuracy(NamedTuple):
+    """Robust accuracy at one distance, with its confidence interval."""
 
-    hits: list[int]  # samples that are correctly classified and have no adversarial example within the distance
-    accuracy: list[float]
-    low: list[float]
-    high: list[float]
+    hits: int  # samples that are correctly classified and have no known adversarial example within the distance
+    accuracy: float
+    low: float
+    high: float
 
 
-def robust_accuracy(margins: np.ndarray, total: int, eps: np.ndarray) -> RobustAccuracy:
+def robust_accuracy(margins: np.ndarray, total: int, eps: np.ndarray) -> list[RobustAccuracy]:
     """Return the share of ``total`` samples whose margin exceeds each eps; samples without a margin count as failed."""
     hits = (len(margins) - np.searchsorted(np.sort(margins), eps, side="right")).tolist()
-    intervals = {k: proportion_interval(k, total) for k in set(hits)}
-    return RobustAccuracy(
-        hits=hits, accuracy=[k / max(total, 1) for k in hits],
-        low=[intervals[k][0] for k in hits], high=[intervals[k][1] for k in hits],
-    )  # fmt: skip
+    known = {k: RobustAccuracy(k, k / max(total, 1), *proportion_interval(k, total)) for k in set(hits)}
+    return [known[k] for k in hits]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +84,7 @@ def compare_paired(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-6) -> Pai
     """
     from scipy.stats import wilcoxon
 
-    ties = np.isclose(a, b, rtol=tolerance, atol=0)
-    finite = np.isfinite(a) & np.isfinite(b)
+    ties, finite = np.isclose(a, b, rtol=tolerance, atol=0), np.isfinite(a) & np.isfinite(b)
     difference = np.where(np.isinf(b), np.inf, -np.inf)
     difference[finite] = b[finite] - a[finite]
     difference[ties] = 0.0
@@ -98,8 +94,7 @@ def compare_paired(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-6) -> Pai
     ratio = b[positive] / a[positive]
     low, high = median_interval(ratio)
     return PairedComparison(
-        n=len(a), smaller=int((difference < 0).sum()), larger=int((difference > 0).sum()), ties=int(ties.sum()),
-        median_a=median_or_nan(a), median_b=median_or_nan(b),
-        median_ratio=median_or_nan(ratio), ratio_low=low, ratio_high=high,
-        p=float(wilcoxon(changed).pvalue) if len(changed) else 1.0,
+        n=len(a), smaller=int((changed < 0).sum()), larger=int((changed > 0).sum()), ties=int(ties.sum()),
+        median_a=median_or_nan(a), median_b=median_or_nan(b), median_ratio=median_or_nan(ratio),
+        ratio_low=low, ratio_high=high, p=float(wilcoxon(changed).pvalue) if len(changed) else 1.0,
     )  # fmt: skip

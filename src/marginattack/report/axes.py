@@ -1,4 +1,4 @@
-"""The axis of margins: its range and its bins, as numbers and as Altair channels."""
+"""Axes of the charts: range and bins of the margins, as numbers and as Altair channels, and labels of classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class MarginAxis:
 
     norm: str
     symbol: str
-    smallest: float  # margin; NaN where none was found
+    smallest: float
     largest: float  # margin shown, before rounding
     bin_width: float
 
@@ -30,13 +30,10 @@ class MarginAxis:
     @property
     def log_start(self) -> float:
         """Where a logarithmic axis starts."""
-        lowest = 0.1 if np.isnan(self.smallest) else float(f"{self.smallest:.2g}")
-        return min(lowest, self.limit / 2)
+        return min(float(f"{self.smallest:.2g}"), self.limit / 2)
 
     def eps_grid(self) -> np.ndarray:
         """Return the ε of the curves: multiples of half a bin, even ratios for a log axis, and k/255 for ℓ∞."""
-        if np.isnan(self.smallest):
-            return np.array([0.0, 1.0])
         half = self.bin_width / 2
         multiples = half * np.arange(self.largest // half + 2)
         ratios = np.geomspace(max(self.smallest, self.largest * 1e-4), self.largest, 60)
@@ -52,19 +49,12 @@ class MarginAxis:
 def fit_axis(group: Sequence[Series]) -> MarginAxis:
     """Fit the axis to the margins of all series of a norm, without a few stragglers that would squeeze the others."""
     found = np.concatenate([series.columns["distance"][series.found] for series in group])
-    smallest, largest = float("nan"), 1.0
+    low, high = 0.1, 1.0  # where no adversarial example was found
     if len(found):
-        smallest, largest = float(found.min()), float(min(found.max() * 1.02, 2.5 * np.quantile(found, 0.99)))
-    norm, symbol = group[0].norm, group[0].symbol
-    return MarginAxis(
-        norm=norm, symbol=symbol, smallest=smallest, largest=largest, bin_width=_round_width(largest / BINS)
-    )
-
-
-def _round_width(rough: float) -> float:
-    """Round a width of bins up to 1, 2, 2.5 or 5 times a power of ten."""
-    power = 10.0 ** np.floor(np.log10(rough))
-    return float(min((m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999), default=rough))
+        low, high = float(found.min()), float(min(found.max() * 1.02, 2.5 * np.quantile(found, 0.99)))
+    power = 10.0 ** np.floor(np.log10(high / BINS))
+    width = float(next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= high / BINS * 0.999))
+    return MarginAxis(norm=group[0].norm, symbol=group[0].symbol, smallest=low, largest=high, bin_width=width)
 
 
 def round_digits(values: np.ndarray, digits: int = 5) -> list[float]:
@@ -93,3 +83,8 @@ def margin_x(axis: MarginAxis, **options: Any) -> alt.X:
 def margin_y(axis: MarginAxis, field: str, quantity: str = "margin", **options: Any) -> alt.Y:
     """Return a vertical axis of distances."""
     return alt.Y(field, title=f"{quantity}, {axis.symbol}", axis=alt.Axis(format="~g", tickCount=6), **options)
+
+
+def class_labels(angle: int = 0) -> alt.Axis:
+    """Return the labels of an axis of classes."""
+    return alt.Axis(labelLimit=120, labelAngle=angle, domain=False, ticks=False)

@@ -13,15 +13,12 @@ from marginattack.storage.run_folder import Store
 
 
 def compare_runs(stores: Sequence[Store]) -> list[dict[str, Any]]:
-    """Compare the first run with each other one, for each norm and attack that they share.
-
-    Attacks may differ where the other run has a single attack per norm.
-
-    Raises:
-        InputError: the runs have nothing in common.
-    """
+    """Compare the first run with each other one, norm by norm; if the other has several attacks, only with the same."""
     first, *others = (load_series(store) for store in stores)
-    matches = [(a, b) for other in others for a in first for b in other if _match(a, b, other)]
+    matches = [
+        (a, b) for other in others for a in first for b in other
+        if a.norm == b.norm and (a.part.attack == b.part.attack or len(other) == len({each.norm for each in other}))
+    ]  # fmt: skip
     compared = [(a, b, pairs) for a, b in matches if (pairs := compare_series(a, b)) is not None]
     if not compared:
         missing = "correctly classified input" if matches else "norm and attack"
@@ -40,11 +37,6 @@ def compare_series(a: Series, b: Series) -> PairedComparison | None:
     if not shared:
         return None
     return compare_paired(np.array([left[key] for key in shared]), np.array([right[key] for key in shared]))
-
-
-def _match(a: Series, b: Series, other: Sequence[Series]) -> bool:
-    single_attack = len(other) == len({series.norm for series in other})
-    return a.norm == b.norm and (a.part.attack == b.part.attack or single_attack)
 
 
 def _index_margins(series: Series) -> dict[tuple[str, int], float]:

@@ -72,19 +72,20 @@ def build_view(group: Sequence[Series], *, binned: bool) -> View:
     classes = max((series.classes for series in group), key=len)
     if any(series.classes != classes[: len(series.classes)] for series in group):
         classes = [str(number) for number in range(len(classes))]  # the runs name their classes differently
-    names = {"series": [series.name for series in group], "from": classes, "to": classes}
     shown = _select_classes(group, len(classes))
-    traces, moves = _trace_columns(group)
     columns = {
         "curve": _concatenate([_curve_columns(series, axis) for series in group]),
-        "rows": _concatenate([_cell_columns(s, axis) if binned else _sample_columns(s) for s in group]),
+        "rows": _concatenate([_sample_columns(series, axis, binned) for series in group]),
         "strips": _concatenate([_strip_columns(series, axis, shown) for series in group]),
         "pairs": _concatenate([_pair_columns(series, shown) for series in group]),
-        "trace": traces,
+        "trace": _concatenate([_trace_columns(series) for series in group]),
     }
+    moves = list(dict.fromkeys(columns["trace"]["move"]))
+    columns["trace"]["move"] = [moves.index(move) for move in columns["trace"]["move"]]
+    names = {"series": [series.name for series in group], "from": classes, "to": classes, "move": moves}
     return View(
         norm=axis.norm, group=group, axis=axis, classes=classes, shown=[classes[i] for i in shown], binned=binned,
-        moves=moves, datasets={name: Dataset(columns=c, names={**names, "move": moves}) for name, c in columns.items()},
+        moves=moves, datasets={name: Dataset(columns=each, names=names) for name, each in columns.items()},
     )  # fmt: skip
 
 
@@ -106,33 +107,28 @@ def _concatenate(parts: Sequence[Columns]) -> Columns:
 def _curve_columns(series: Series, axis: MarginAxis) -> Columns:
     """One row per ε: robust accuracy in % with its interval."""
     levels = axis.eps_grid()
-    robust = series.robust_accuracy(levels)
-    percent = {"robust": robust.accuracy, "low": robust.low, "high": robust.high}
-    percent = {name: round_digits(100 * np.array(values), 4) for name, values in percent.items()}
-    return {"eps": levels.tolist(), "hits": robust.hits, **percent}
+    hits, *shares = np.array(series.robust_accuracy(levels)).T
+    percent = [round_digits(100 * share, 4) for share in shares]
+    return {"eps": levels.tolist(), "hits": hits.astype(int).tolist(),
+            **dict(zip(("robust", "low", "high"), percent, strict=True))}  # fmt: skip
 
 
-def _sample_columns(series: Series) -> Columns:
-    """One row per sample with a margin: d, the margin, and u = 1 - confidence, which tells 99.9 % from 99.99 %."""
+def _sample_columns(series: Series, axis: MarginAxis, binned: bool) -> Columns:
+    """One row per sample with a margin: d, the margin, and u = 1 - confidence, which tells 99.9 % from 99.99 %.
+
+    If binned, one row per cell of two classes, half a bin of d and a third of a decade of u, with n samples.
+    """
     label, to, ids, distance, confidence = (
         series.columns[name][series.found] for name in ("label", "adversarial_label", "id", "distance", "confidence")
     )
-    u = np.clip(1 - confidence, MIN_UNCERTAINTY, 1)
+    u, n = np.clip(1 - confidence, MIN_UNCERTAINTY, 1), np.ones_like(ids)
+    if binned:
+        half = axis.bin_width / 2
+        cells = np.stack([label, to, bin_numbers(distance, half), np.ceil(3 * np.log10(u))]).astype(np.int64)
+        (label, to, bins, thirds), n = np.unique(cells, axis=1, return_counts=True)
+        distance, u, ids = (bins + 0.5) * half, 10 ** ((thirds - 0.5) / 3), np.full_like(n, -1)
     return {"d": round_digits(distance), "u": round_digits(u, 3), "from": label.tolist(), "to": to.tolist(),
-            "id": ids.tolist(), "n": [1] * len(u)}  # fmt: skip
-
-
-def _cell_columns(series: Series, axis: MarginAxis) -> Columns:
-    """One row per cell of classes, half a bin of margin and a third of a decade of u, with n samples."""
-    label, to, distance, confidence = (
-        series.columns[name][series.found] for name in ("label", "adversarial_label", "distance", "confidence")
-    )
-    half = axis.bin_width / 2
-    decade = np.ceil(3 * np.log10(np.clip(1 - confidence, MIN_UNCERTAINTY, 1)))
-    keys = np.stack([label, to, bin_numbers(distance, half), decade]).astype(np.int64)
-    (label, to, cell, decade), n = np.unique(keys, axis=1, return_counts=True)
-    return {"d": round_digits((cell + 0.5) * half), "u": round_digits(10 ** ((decade - 0.5) / 3), 3),
-            "from": label.tolist(), "to": to.tolist(), "id": [-1] * len(cell), "n": n.tolist()}  # fmt: skip
+            "id": ids.tolist(), "n": n.tolist()}  # fmt: skip
 
 
 def _strip_columns(series: Series, axis: MarginAxis, shown: list[int]) -> Columns:
@@ -154,32 +150,23 @@ def _strip_columns(series: Series, axis: MarginAxis, shown: list[int]) -> Column
 
 def _pair_columns(series: Series, shown: list[int]) -> Columns:
     """One row per pair of classes that the matrix shows, with the key by which the chart finds it."""
-    pairs = [pair for pair in count_class_pairs(series) if pair.start in shown and pair.end in shown]
-    names = series.classes
-    return {"pair": [f"{series.name} {names[pair.start]} {names[pair.end]}" for pair in pairs],
-            "all": [pair.n for pair in pairs], "median": [float(f"{pair.median:.4g}") for pair in pairs]}  # fmt: skip
+    names, pairs = series.classes, [pair for pair in count_class_pairs(series) if {*pair[:2]} <= set(shown)]
+    return {"pair": [f"{series.name} {names[start]} {names[end]}" for start, end, _, _ in pairs],
+            "all": [n for _, _, n, _ in pairs], "median": [float(f"{m:.4g}") for _, _, _, m in pairs]}  # fmt: skip
 
 
-def _trace_columns(group: Sequence[Series]) -> tuple[Columns, list[str]]:
-    """One row per query of each traced sample, thinned to ``MAX_QUERIES``; and the names of the moves."""
-    merged: Columns = {name: [] for name in ("id", "query", "passes", "distance", "c", "best", "move", "series")}
-    moves: list[str] = []
-    for number, series in enumerate(group):
-        table = series.store.traces()
-        if table is None:
-            continue
-        column = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
-        mask = (column["attack"] == series.part.attack) & (column["norm"] == series.norm)
-        every = -(-int(column["look"][mask].max(initial=0) + 1) // MAX_QUERIES)
-        rows = np.flatnonzero(mask & (column["look"] % every == 0))
-        names = [str(move) or "start" for move in column["move"][rows]]
-        moves += [move for move in dict.fromkeys(names) if move not in moves]
-        part: Columns = {
-            "id": column["id"][rows].tolist(), "query": column["look"][rows].tolist(),
-            "passes": column["passes"][rows].tolist(), "distance": round_digits(column["distance"][rows], 4),
-            "c": round_digits(column["c"][rows], 3), "move": [moves.index(move) for move in names],
-            "best": [b if np.isfinite(b) else None for b in round_digits(column["best"][rows], 4)],
-            "series": [number] * len(rows),
-        }  # fmt: skip
-        merged = {name: [*merged[name], *part[name]] for name in merged}
-    return merged, moves
+def _trace_columns(series: Series) -> Columns:
+    """One row per query of each traced sample, thinned to ``MAX_QUERIES``."""
+    table = series.store.traces()
+    if table is None:
+        return {name: [] for name in ("id", "query", "passes", "distance", "c", "move", "best")}
+    column = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
+    mask = (column["attack"] == series.part.attack) & (column["norm"] == series.norm)
+    every = -(-int(column["look"][mask].max(initial=0) + 1) // MAX_QUERIES)
+    column = {name: values[mask & (column["look"] % every == 0)] for name, values in column.items()}
+    return {
+        "id": column["id"].tolist(), "query": column["look"].tolist(), "passes": column["passes"].tolist(),
+        "distance": round_digits(column["distance"], 4), "c": round_digits(column["c"], 3),
+        "move": [str(move) or "start" for move in column["move"]],
+        "best": [best if np.isfinite(best) else None for best in round_digits(column["best"], 4)],
+    }  # fmt: skip

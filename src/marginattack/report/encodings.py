@@ -1,6 +1,6 @@
 """Pieces that charts share: data sources, parameters, colours of series, tooltips and the line at the pinned ε.
 
-Charts have parameters with common names, and the page gives all charts of a norm the same values:
+All charts have these parameters, and the page gives all charts of a norm the same values:
 
     unit_scale      factor for distances: 1, or 255 for pixels up to 255
     pin             the pinned ε, or null; clicking the curve sets ``clicked_eps``
@@ -10,7 +10,7 @@ Charts have parameters with common names, and the page gives all charts of a nor
     sample          the traced sample that is shown
 """
 
-from collections.abc import Sequence
+from itertools import cycle, islice
 from typing import Any, TypeAlias
 
 import altair as alt
@@ -24,22 +24,17 @@ IN_SELECTED_CLASS = "(!isValid(selected_class) || datum.from === selected_class)
 SIDE_OF_PIN = "!isValid(pin) ? 'none' : datum.d <= pin ? 'below' : 'above'"  # for rows with a margin d
 
 
-def named_data(view: View, name: str) -> alt.Chart:
-    """Return a chart of one of the view's datasets."""
-    return alt.Chart(alt.NamedData(name=view.dataset_name(name)))
-
-
 def selected_series(view: View, name: str) -> alt.Chart:
-    """Return a chart of the rows of the selected series."""
-    return named_data(view, name).transform_filter("datum.series === series")
+    """Return a chart of the rows of one of the view's datasets that belong to the selected series."""
+    return alt.Chart(alt.NamedData(name=view.dataset_name(name))).transform_filter("datum.series === series")
 
 
-def parameters(view: View, *names: str) -> list[alt.Parameter]:
-    """Return shared parameters with their initial values."""
+def parameters(view: View) -> list[alt.Parameter]:
+    """Return the shared parameters with their initial values."""
     traced = view.datasets["trace"].columns["id"]
     initial = {"unit_scale": 1, "pin": None, "selected_class": None, "series": view.series_names[0],
-               "class_order": "name", "sample": traced[0] if traced else None}  # fmt: skip
-    return [alt.param(name=name, value=initial[name]) for name in names]
+               "class_order": "name", "sample": min(traced, default=None)}  # fmt: skip
+    return [alt.param(name=name, value=value) for name, value in initial.items()]
 
 
 def tooltips(*entries: tuple[str, ...]) -> list[alt.Tooltip]:
@@ -51,14 +46,11 @@ def style_series(view: View) -> dict[str, Any]:
     """Return the channels that give each series a colour and a dash; a legend where there are several."""
     names = view.series_names
     legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1, symbolSize=300) if len(names) > 1 else None
-
-    def scale(values: Sequence[Any]) -> alt.Scale:
-        return alt.Scale(domain=names, range=[values[i % len(values)] for i in range(len(names))])
-
-    return {
-        "color": alt.Color("series:N", scale=scale(PALETTE), legend=legend),
-        "strokeDash": alt.StrokeDash("series:N", scale=scale(DASHES), legend=legend),
-    }
+    colours, dashes = (
+        alt.Scale(domain=names, range=list(islice(cycle(values), len(names)))) for values in (PALETTE, DASHES)
+    )
+    return {"color": alt.Color("series:N", scale=colours, legend=legend),
+            "strokeDash": alt.StrokeDash("series:N", scale=dashes, legend=legend)}  # fmt: skip
 
 
 def opacity_if(condition: Any, yes: float, no: float) -> Any:

@@ -80,9 +80,8 @@ def _read_images(series: Series, shard: int, positions: np.ndarray) -> list[np.n
 
 
 def _make_picture(original: np.ndarray, adversarial: np.ndarray) -> Picture:
-    difference = adversarial.astype(np.float64) - original.astype(np.float64)
-    largest = float(np.abs(difference).max())
-    gain = 0.5 / largest if largest > 0 else 1.0
+    difference = adversarial.astype(np.float64) - original
+    gain = 0.5 / (float(np.abs(difference).max()) or 0.5)
     return Picture(
         original=_encode(original), adversarial=_encode(adversarial), difference=_encode(0.5 + gain * difference),
         gain=gain, pixelated=max(original.shape[1:]) <= MAX_EXACT_SIDE,
@@ -95,10 +94,8 @@ def _encode(image: np.ndarray) -> str:
 
     pixels = np.round(255 * np.clip(image, 0, 1)).astype(np.uint8).transpose(1, 2, 0)
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    exact, buffer = max(picture.size) <= MAX_EXACT_SIDE, io.BytesIO()
-    if exact:
-        picture.save(buffer, "PNG", optimize=True)
-    else:
+    kind, buffer = "png" if max(picture.size) <= MAX_EXACT_SIDE else "jpeg", io.BytesIO()
+    if kind == "jpeg":
         picture.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
-        picture.save(buffer, "JPEG", quality=88)
-    return f"data:image/{'png' if exact else 'jpeg'};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    picture.save(buffer, kind, optimize=True, quality=88)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"

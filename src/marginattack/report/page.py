@@ -1,7 +1,8 @@
 """The page: stored runs as one self-contained HTML file."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,46 +10,38 @@ import numpy as np
 
 from marginattack._version import __version__
 from marginattack.report.charts import PLOTS, plots_with_data
+from marginattack.report.comparison import compare_series
 from marginattack.report.datasets import MAX_CLASSES, Dataset, View, build_views
-from marginattack.report.provenance import describe_runs
-from marginattack.report.sections import collect_findings, compare_with_first, describe_view
-from marginattack.report.series import Series, group_by_norm, read_runs
-from marginattack.report.summary import write_headline
+from marginattack.report.sections import collect_findings, describe_runs, describe_view
+from marginattack.report.series import group_by_norm, read_runs
 from marginattack.report.theme import THEMES, vega_config
-from marginattack.report.vega import bundle_in_background
+from marginattack.report.vega import bundle_script
 
 FOLDER = Path(__file__).parent
 
 
 def render_page(runs: Sequence[str | Path], unit: float | int = 1) -> str:
     """Render the page about some runs; ``unit`` is the one that it shows first."""
-    every = read_runs(runs)
-    with bundle_in_background() as wait_for_bundle:
-        groups = group_by_norm(every)
+    series = read_runs(runs)
+    with ThreadPoolExecutor(1) as pool:
+        library = pool.submit(bundle_script)
+        stores = list({str(each.store.path): each.store for each in series}.values())
+        groups = group_by_norm(series)
         views = build_views(groups)
-        page: str = _load_template().render(
-            title=_write_title(every), runs=describe_runs(every), several=len(every) > len(groups), unit=unit,
-            series=every, findings=collect_findings(every), num=_distance_formatter(unit), headline=write_headline,
-            panels=[describe_view(view) for view in views], max_classes=MAX_CLASSES, version=__version__,
-            comparisons=[comparison for view in views for comparison in compare_with_first(view)],
-            classes=list(dict.fromkeys(name for view in views for name in view.shown)),
-            names=list(dict.fromkeys(series.name for series in every)), style=(FOLDER / "page.css").read_text(),
-            data=_embed_json(_collect_data(views, unit)), library=wait_for_bundle(),
+        return str(_load_template().render(
+            series=series, several=len(series) > len(groups), views=views, compare=compare_series, unit=unit,
+            panels=[describe_view(view) for view in views], runs=describe_runs(stores), max_classes=MAX_CLASSES,
+            findings=collect_findings(stores), version=__version__, style=(FOLDER / "page.css").read_text(),
+            data=_embed_json(_collect_data(views, unit)), library=library.result(),
             script=(FOLDER / "page.js").read_text(),
-        )  # fmt: skip
-    return page
+        ))  # fmt: skip
 
 
 def _load_template() -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, **options)
     environment.filters |= {"percent": _format_percent, "short": _format_short}
     return environment.get_template("page.html.j2")
 
@@ -64,30 +57,10 @@ def _format_percent(value: float, digits: int = 1) -> str:
     return "–" if np.isnan(value) else f"{100 * value:.{digits}f} %"
 
 
-def _distance_formatter(unit: float | int) -> Callable[..., Any]:
-    """Return a formatter of distances that keeps the value in the markup, so that the script can change the unit."""
-    from markupsafe import Markup
-
-    def format_distance(value: float | int | None, norm: str) -> Any:
-        if norm == "l0" or value is None or not np.isfinite(value):
-            return _format_short(value)
-        return Markup('<span class="num" data-v="{}">{}</span>').format(f"{value:.6g}", _format_short(value * unit))
-
-    return format_distance
-
-
 def _embed_json(tree: Any) -> str:
     """Serialize to JSON that cannot end the script element that it is embedded in."""
     text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _write_title(every: Sequence[Series]) -> str:
-    def enumerate_names(key: str) -> str:
-        names = list(dict.fromkeys(series.store.manifest[key]["name"] for series in every))
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-    return f"{enumerate_names('model')} on {enumerate_names('data')}"
 
 
 def _collect_data(views: Sequence[View], unit: float | int) -> dict[str, Any]:

@@ -40,20 +40,17 @@ class Series:
     @cached_property
     def measured(self) -> np.ndarray:
         """Mask of the rows that have a margin: correctly classified ones, or all rows of a targeted attack."""
-        mask: np.ndarray = (self.columns["label"] == self.columns["prediction"]) | self.targeted
-        return mask
+        return np.asarray((self.columns["label"] == self.columns["prediction"]) | self.targeted)
 
     @cached_property
     def found(self) -> np.ndarray:
         """Mask of the measured rows with an adversarial example other than the input itself."""
-        mask: np.ndarray = self.measured & np.isfinite(self.columns["distance"]) & (self.columns["distance"] > 0)
-        return mask
+        return np.asarray(self.measured & np.isfinite(self.columns["distance"]) & (self.columns["distance"] > 0))
 
     @cached_property
     def margins(self) -> np.ndarray:
         """Margins of the measured rows; infinite where no adversarial example was found."""
-        margins: np.ndarray = self.columns["distance"][self.measured]
-        return margins
+        return np.asarray(self.columns["distance"][self.measured])
 
     @property
     def total(self) -> int:
@@ -101,27 +98,19 @@ class Series:
         repeated = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
         return [f"{name} ({i})" if name in repeated else name for i, name in enumerate(names)]
 
-    def robust_accuracy(self, eps: np.ndarray) -> statistics.RobustAccuracy:
+    def robust_accuracy(self, eps: np.ndarray) -> list[statistics.RobustAccuracy]:
         """Return the robust accuracy at each eps."""
         return statistics.robust_accuracy(self.margins, self.total, eps)
 
 
 def read_runs(runs: Sequence[str | Path]) -> list[Series]:
-    """Read all runs; series are named by what distinguishes them (model, data, attack, folder).
-
-    Raises:
-        InputError: no run is given, or one has no finished shard.
-    """
+    """Read all runs; series are named by what distinguishes them (model, data, attack, folder)."""
     if not runs:
         raise InputError("no run given: pass at least one folder written by `measure --out`")
-    found = []
-    for run in dict.fromkeys(map(str, runs)):
-        store = Store(run)
-        series = load_series(store)
-        if not series:
-            store.table()  # raises the error that no shard is finished
-        found += series
-    return [replace(series, name=name) for series, name in zip(found, _distinct_names(found), strict=True)]
+    loaded = []
+    for store in map(Store, dict.fromkeys(map(str, runs))):
+        loaded += load_series(store) or store.table()  # which raises an error if no shard is finished
+    return [replace(series, name=name) for series, name in zip(loaded, _distinct_names(loaded), strict=True)]
 
 
 def load_series(store: Store) -> list[Series]:
@@ -153,11 +142,10 @@ def group_by_norm(every: Sequence[Series]) -> dict[str, list[Series]]:
 
 def _distinct_names(every: Sequence[Series]) -> list[str]:
     """Name each series by as few of model, data, attack and folder as distinguish it from the others of its norm."""
-    table = [
-        (series.store.manifest["model"]["name"], series.store.manifest["data"]["name"], series.part.attack,
-         str(series.store.path))
-        for series in every
-    ]  # fmt: skip
+    manifests = [series.store.manifest for series in every]
+    models, data = ([manifest[key]["name"] for manifest in manifests] for key in ("model", "data"))
+    attacks, folders = [series.part.attack for series in every], [str(series.store.path) for series in every]
+    table = list(zip(models, data, attacks, folders, strict=True))
     differs = [len(set(column)) > 1 for column in zip(*table, strict=True)]
     for wanted in ((0,), (1,), (2,), (0, 2), (0, 1), (0, 1, 2), (0, 1, 2, 3)):
         used = [i for i in wanted if differs[i]] or [2]

@@ -1,4 +1,4 @@
-"""Summaries of one series: its classes, pairs of classes, samples worth inspecting, and a sentence to quote."""
+"""Summaries of one series: its classes, pairs of classes, and samples that are worth inspecting."""
 
 from dataclasses import dataclass
 
@@ -35,87 +35,45 @@ def summarize_classes(series: Series) -> list[ClassSummary]:
         mask = series.measured & (label == number)
         margins, ends = distance[mask], to[mask & series.found]
         counts = np.bincount(ends, minlength=1)
-        rows.append(
-            ClassSummary(
-                number=number, name=names[number], n=len(margins), not_found=int(np.isinf(margins).sum()),
-                low=lower_quantile(margins, 0.25), median=float(np.median(margins)), high=lower_quantile(margins, 0.75),
-                adversarial_class=names[int(counts.argmax())] if len(ends) else "",
-                share=float(counts.max() / max(len(ends), 1)),
-            )
-        )  # fmt: skip
+        rows.append(ClassSummary(
+            number=number, name=names[number], n=len(margins), not_found=int(np.isinf(margins).sum()),
+            low=lower_quantile(margins, 0.25), median=float(np.median(margins)), high=lower_quantile(margins, 0.75),
+            adversarial_class=names[int(counts.argmax())] if len(ends) else "",
+            share=float(counts.max() / max(len(ends), 1)),
+        ))  # fmt: skip
     return rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassPair:
-    """How many samples of class ``start`` have their adversarial example in class ``end``."""
-
-    start: int
-    end: int
-    n: int
-    median: float  # margin
-
-
-def count_class_pairs(series: Series) -> list[ClassPair]:
-    """Count the pairs of class and adversarial class that occur, by their numbers."""
+def count_class_pairs(series: Series) -> list[tuple[int, int, int, float]]:
+    """Return class, adversarial class, number of samples and median margin of each pair that occurs, by class."""
     if not series.found.any():
         return []
     label, to, distance = (series.columns[name][series.found] for name in ("label", "adversarial_label", "distance"))
     pairs, index = np.unique(np.stack([label, to]), axis=1, return_inverse=True)
     margins = np.split(distance[np.argsort(index, kind="stable")], np.cumsum(np.bincount(index))[:-1])
-    return [
-        ClassPair(start=start, end=end, n=len(group), median=float(np.median(group)))
-        for (start, end), group in zip(pairs.T.tolist(), margins, strict=True)
-    ]
+    return [(*pair, len(group), float(np.median(group))) for pair, group in zip(pairs.T.tolist(), margins, strict=True)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuspiciousSample:
-    """A sample that may be mislabelled or ambiguous."""
+def find_suspicious(series: Series) -> list[tuple[int, str]]:
+    """Return row and reason of samples that may be mislabelled or ambiguous.
 
-    row: int  # in the columns
-    reason: str
-    score: float  # lower is more unusual
-
-
-def find_suspicious(series: Series) -> list[SuspiciousSample]:
-    """Find samples with a margin far below their class's, and the misclassified samples with the highest confidence.
-
-    The margin is judged by the robust z-score of its logarithm: (log d - median) / scaled median absolute deviation.
+    These are samples with a margin far below their class's, judged by the robust z-score of its logarithm, then the
+    misclassified samples with the highest confidence.
     """
     from scipy.stats import median_abs_deviation
 
     label, distance, confidence = (series.columns[name] for name in ("label", "distance", "confidence"))
-    unusual: list[SuspiciousSample] = []
+    unusual: list[tuple[float, int, str]] = []
     for number in np.unique(label[series.found]).tolist():
         rows = np.flatnonzero(series.found & (label == number))
         if len(rows) < MIN_CLASS_SIZE:
             continue
         deviation = np.log(distance[rows]) - np.median(np.log(distance[rows]))
         z = deviation / max(float(median_abs_deviation(deviation, scale="normal")), 1e-6)
-        for i in np.flatnonzero(z < MAX_Z_SCORE):
+        for i in np.flatnonzero(z < MAX_Z_SCORE).tolist():
             reason = f"{np.exp(deviation[i]):.2g} of its class's median margin (z = −{-z[i]:.1f})"
-            unusual.append(SuspiciousSample(row=int(rows[i]), reason=reason, score=float(z[i])))
-    wrong = [] if series.targeted else np.flatnonzero(label != series.columns["prediction"]).tolist()
-    misclassified = [
-        SuspiciousSample(
-            row=i, reason=f"misclassified with confidence {confidence[i]:.1%}", score=-float(confidence[i])
-        )
-        for i in wrong
-    ]
-    listed = sorted(unusual, key=lambda sample: sample.score)[: MAX_SUSPICIOUS // 2]
-    return listed + sorted(misclassified, key=lambda sample: sample.score)[: MAX_SUSPICIOUS - len(listed)]
-
-
-def write_headline(series: Series) -> list[str | float]:
-    """Write the sentence that sums up a series; distances remain numbers, which the page shows in its unit."""
-    n = len(series.margins)
-    if n == 0:
-        return ["The model classifies none of these samples correctly: there is no margin to measure."]
-    samples = f"the {n:,} targeted samples" if series.targeted else f"the {n:,} correctly classified samples"
-    if not np.isfinite(series.median):
-        return [f"For {series.not_found:,} of {samples}, no adversarial example was found in {series.symbol}."]
-    low, high = series.median_interval
-    end = ") of their target class." if series.targeted else ") of another class."
-    return [f"Half of {samples} are within {series.symbol} distance ", series.median, " (95 % confidence interval ",
-            low, " to ", high, end]  # fmt: skip
+            unusual.append((float(z[i]), int(rows[i]), reason))
+    listed = [(row, reason) for _, row, reason in sorted(unusual)[: MAX_SUSPICIOUS // 2]]
+    wrong = np.flatnonzero((label != series.columns["prediction"]) & (not series.targeted))
+    wrong = wrong[np.argsort(-confidence[wrong], kind="stable")][: MAX_SUSPICIOUS - len(listed)]
+    return listed + [(row, f"misclassified with confidence {confidence[row]:.1%}") for row in wrong.tolist()]

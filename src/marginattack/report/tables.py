@@ -29,15 +29,11 @@ def build_tables(view: View) -> Iterator[tuple[str, Row, list[Row]]]:
         (s.name, row.name, row.n, row.low, row.median, row.high, row.not_found, row.adversarial_class)
         for s in view.group for row in summarize_classes(s)
     ]  # fmt: skip
-    yield "curve", ("run", "epsilon", "robust accuracy, %", "from", "to"), list(_curve_rows(view))
-
-
-def _curve_rows(view: View) -> Iterator[Row]:
     levels = view.axis.round_levels(2)
-    for series in view.group:
-        robust = series.robust_accuracy(levels)
-        for eps, *shares in zip(levels.tolist(), robust.accuracy, robust.low, robust.high, strict=True):
-            yield (series.name, eps, *(100 * share for share in shares))
+    yield "curve", ("run", "epsilon", "robust accuracy, %", "from", "to"), [
+        (s.name, eps, 100 * row.accuracy, 100 * row.low, 100 * row.high)
+        for s in view.group for eps, row in zip(levels.tolist(), s.robust_accuracy(levels), strict=True)
+    ]  # fmt: skip
 
 
 def to_csv(header: Row, rows: Iterable[Row], digits: int | None = None) -> str:

@@ -26,9 +26,7 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
     found = margins[np.isfinite(margins)]
     levels = tuple(eps) or tuple(level * scale for level in DEFAULT_EPS.get(series.norm, ()))
     robust = statistics.robust_accuracy(margins, series.total, np.array(levels, float))
-    at_8_bits = {}
-    if "distance_255" in column and mask.any():
-        at_8_bits["median_at_8_bits"] = float(np.median(column["distance_255"][mask]) * scale)
+    at_8_bits = column["distance_255"][mask] * scale if "distance_255" in column else np.array([])
     return {
         "attack": series.part.attack, "norm": series.norm, "samples": series.seen, "rows": len(mask),
         "targeted": series.targeted, "accuracy": series.correct / max(series.seen, 1),
@@ -39,12 +37,12 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
         "median_interval": statistics.median_interval(margins),
         "mean_found": float(found.mean()) if len(found) else None,
         "robust": [
-            {"eps": level, "accuracy": accuracy, "interval": (low, high)}
-            for level, accuracy, low, high in zip(levels, robust.accuracy, robust.low, robust.high, strict=True)
+            {"eps": level, "accuracy": row.accuracy, "interval": (row.low, row.high)}
+            for level, row in zip(levels, robust, strict=True)
         ],
         "forwards": float(column["forwards"][mask].mean()) if len(margins) else 0.0,
         "backwards": float(column["backwards"][mask].mean()) if len(margins) else 0.0,
-        **at_8_bits,
+        **({"median_at_8_bits": float(np.median(at_8_bits))} if len(at_8_bits) else {}),
     }  # fmt: skip
 
 
@@ -59,11 +57,7 @@ def summarize_run(store: Store, eps: Sequence[float | int] = (), unit: float | i
 
 
 def format_run(store: Store, eps: Sequence[float | int] = (), unit: float | int = 1) -> list[Any]:
-    """Format a run for the terminal: a rich table and lines of text.
-
-    Raises:
-        InputError: the run has no finished shard.
-    """
+    """Format a run for the terminal: a rich table and lines of text."""
     from rich.table import Table
 
     run = summarize_run(store, eps, unit)
@@ -75,10 +69,8 @@ def format_run(store: Store, eps: Sequence[float | int] = (), unit: float | int 
         table.add_row(
             part["attack"], part["norm"], f"{part['samples']:,}", f"{part['accuracy']:.1%}", f"{part['success']:.1%}",
             f"{_format_number(part['median'])}\n[{_format_number(low)}, {_format_number(high)}]",
-            "\n".join(
-                f"{level['eps']:.4g}: {level['accuracy']:6.1%} [{level['interval'][0]:.1%}, {level['interval'][1]:.1%}]"
-                for level in part["robust"]
-            ),
+            "\n".join("{eps:.4g}: {accuracy:6.1%} [{interval[0]:.1%}, {interval[1]:.1%}]".format(**level)
+                      for level in part["robust"]),
             f"{part['forwards']:.0f} + {part['backwards']:.0f}",
         )  # fmt: skip
     return [f"{run['model']} on {run['data']}", table, *_write_remarks(store, run)]
@@ -106,12 +98,5 @@ def _format_number(value: float | None) -> str:
 
 def dump_json(tree: Any) -> str:
     """Serialize to strict JSON; NaN and infinity become null."""
-
-    def replace_non_finite(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: replace_non_finite(item) for name, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [replace_non_finite(item) for item in value]
-        return None if isinstance(value, float) and not np.isfinite(value) else value
-
-    return json.dumps(replace_non_finite(tree), indent=1, allow_nan=False)
+    finite = json.loads(json.dumps(tree), parse_constant=lambda name: None)
+    return json.dumps(finite, indent=1, allow_nan=False)

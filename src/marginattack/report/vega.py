@@ -2,16 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import cache
 
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
-# Bundling takes seconds and holds the GIL, so a second process does it while this one computes the datasets.
-PROGRAM = """
-import sys, vl_convert
-sys.stdout.buffer.write(vl_convert.javascript_bundle(*sys.argv[1:]).encode())
-"""
-_bundles: dict[str, str] = {}  # by version of Vega-Lite
+# Bundling takes seconds and holds the GIL, so another process does it.
+PROGRAM = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.javascript_bundle(*sys.argv[1:]).encode())"
 
 
 def vega_lite_version() -> str:
@@ -21,26 +16,12 @@ def vega_lite_version() -> str:
     return str(altair.SCHEMA_VERSION).removeprefix("v").rpartition(".")[0]
 
 
-@contextmanager
-def bundle_in_background() -> Iterator[Callable[[], str]]:
-    """Start bundling; the function that this yields waits for the script and returns it."""
+@cache
+def bundle_script() -> str:
+    """Bundle the script, escaped for a script element; call it in a thread to compute something else meanwhile."""
     import vl_convert
 
     version = vega_lite_version()
-    if version in _bundles:
-        yield lambda: _bundles[version]
-        return
-    command = [sys.executable, "-c", PROGRAM, SNIPPET, version]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-
-        def wait_for_bundle() -> str:
-            output, _ = process.communicate()
-            failed = process.returncode != 0
-            script = vl_convert.javascript_bundle(SNIPPET, version) if failed else output.decode()
-            _bundles[version] = script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-            return _bundles[version]
-
-        try:
-            yield wait_for_bundle
-        finally:
-            process.kill()
+    done = subprocess.run([sys.executable, "-c", PROGRAM, SNIPPET, version], capture_output=True)
+    script = vl_convert.javascript_bundle(SNIPPET, version) if done.returncode else done.stdout.decode()
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
