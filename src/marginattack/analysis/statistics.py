@@ -1,7 +1,7 @@
 """Confidence intervals for proportions and medians, and a test for paired distances; all from scipy."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def median_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple
 
     if len(values) == 0:
         return float("nan"), float("nan")
-    interval = quantile_test(values, p=0.5).confidence_interval(confidence)
+    interval: Any = quantile_test(values, p=0.5).confidence_interval(confidence)
     return float(interval.low), float(interval.high)
 
 

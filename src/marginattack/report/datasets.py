@@ -91,10 +91,8 @@ def build_view(group: Sequence[Series], *, binned: bool) -> View:
 
 def _select_classes(group: Sequence[Series], classes: int) -> list[int]:
     """Return the classes for the charts: all, or those with the smallest medians in the first series."""
-    if classes <= MAX_CLASSES:
-        return list(range(classes))
-    rows = sorted(summarize_classes(group[0]), key=lambda row: row.median)
-    return sorted(row.number for row in rows[:MAX_CLASSES])
+    rows = sorted(summarize_classes(group[0]), key=lambda row: row.median)[:MAX_CLASSES]
+    return sorted(row.number for row in rows) if classes > MAX_CLASSES else list(range(classes))
 
 
 def _concatenate(parts: Sequence[Columns]) -> Columns:

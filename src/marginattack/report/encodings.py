@@ -39,7 +39,7 @@ def parameters(view: View) -> list[alt.Parameter]:
 
 def tooltips(*entries: tuple[str, ...]) -> list[alt.Tooltip]:
     """Return tooltip entries, each given as field, title and, if needed, number format."""
-    return [alt.Tooltip(field, title=title, format=(*form, alt.Undefined)[0]) for field, title, *form in entries]
+    return [alt.Tooltip(f, title=title, format=form[0] if form else alt.Undefined) for f, title, *form in entries]
 
 
 def style_series(view: View) -> dict[str, Any]:

@@ -75,8 +75,9 @@ def _read_images(series: Series, shard: int, positions: np.ndarray) -> list[np.n
         table = table.take(positions - starts[groups][index] + starts_read[index])
         return [column.combine_chunks().flatten().to_numpy().reshape(-1, *shape) for column in table.columns]
     except (pa.ArrowException, OSError, KeyError, IndexError, ValueError) as error:
-        hint = "delete it and its margins file, then run `measure` again"
-        raise InputError(f"{path} is damaged ({one_line(error)}): {hint}") from None
+        raise InputError(
+            f"{path} is damaged ({one_line(error)}): delete it and its margins, and measure again"
+        ) from None
 
 
 def _make_picture(original: np.ndarray, adversarial: np.ndarray) -> Picture:

@@ -107,7 +107,7 @@ def read_runs(runs: Sequence[str | Path]) -> list[Series]:
     """Read all runs; series are named by what distinguishes them (model, data, attack, folder)."""
     if not runs:
         raise InputError("no run given: pass at least one folder written by `measure --out`")
-    loaded = []
+    loaded: list[Series] = []
     for store in map(Store, dict.fromkeys(map(str, runs))):
         loaded += load_series(store) or store.table()  # which raises an error if no shard is finished
     return [replace(series, name=name) for series, name in zip(loaded, _distinct_names(loaded), strict=True)]
@@ -142,8 +142,7 @@ def group_by_norm(every: Sequence[Series]) -> dict[str, list[Series]]:
 
 def _distinct_names(every: Sequence[Series]) -> list[str]:
     """Name each series by as few of model, data, attack and folder as distinguish it from the others of its norm."""
-    manifests = [series.store.manifest for series in every]
-    models, data = ([manifest[key]["name"] for manifest in manifests] for key in ("model", "data"))
+    models, data = ([series.store.manifest[key]["name"] for series in every] for key in ("model", "data"))
     attacks, folders = [series.part.attack for series in every], [str(series.store.path) for series in every]
     table = list(zip(models, data, attacks, folders, strict=True))
     differs = [len(set(column)) > 1 for column in zip(*table, strict=True)]

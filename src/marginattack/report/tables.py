@@ -18,7 +18,7 @@ Row = Sequence[str | int | float]
 
 def build_tables(view: View) -> Iterator[tuple[str, Row, list[Row]]]:
     """Yield the name, the header and the rows of each table."""
-    header = ("run", "norm", "samples", "accuracy, %", "median margin", "from", "to", "nothing found", "passes")
+    header: Row = ("run", "norm", "samples", "accuracy, %", "median margin", "from", "to", "nothing found", "passes")
     yield "numbers", header, [
         (s.name, s.norm, s.seen, 100 * s.accuracy, s.median, *s.median_interval, s.not_found, s.passes)
         for s in view.group
