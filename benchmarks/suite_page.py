@@ -142,7 +142,7 @@ def chart(points: list[Row], names: list[str]) -> Any:
     """Small multiples by model, mean excess against passes."""
     import altair as alt
 
-    from marginattack.report.look import DASHES, PALETTE, config
+    from marginattack.report.theme import DASHES, PALETTE, vega_config
 
     legend = alt.Legend(title=None, symbolType="stroke", symbolSize=500, columns=6, labelFontSize=13)
     passes = alt.Scale(type="log", nice=False, domain=[10, max(point["passes"] for point in points)])
@@ -162,17 +162,17 @@ def chart(points: list[Row], names: list[str]) -> Any:
     both = both.properties(width=250, height=190, data=alt.InlineData(values=points))
     heads = alt.Header(labelFontSize=13, labelFontWeight=600, title=None)
     faceted = both.facet(facet=alt.Facet("model:N", header=heads), columns=3)
-    return {**faceted.to_dict(), "config": {**config("light", "sans-serif"), "background": "white", "padding": 8}}
+    return {**faceted.to_dict(), "config": {**vega_config("light", "sans-serif"), "background": "white", "padding": 8}}
 
 
 def figure(found: list[Row], norm: str) -> str:
     """The figure of a norm as SVG, with the digest of its data."""
     import vl_convert
 
-    from marginattack.report.bundle import vega_lite
+    from marginattack.report.vega import vega_lite_version
 
     points = curves(found, norm)
-    svg = vl_convert.vegalite_to_svg(chart(points, figured(found, norm)), vl_version=vega_lite())
+    svg = vl_convert.vegalite_to_svg(chart(points, figured(found, norm)), vl_version=vega_lite_version())
     return f"{svg}\n<!-- data {digest(points)} -->\n"
 
 

@@ -22,8 +22,9 @@ from marginattack.core.classifier import Classifier
 from marginattack.core.norms import NORMS
 from marginattack.core.problem import Problem
 from marginattack.core.schedules import Constant, Schedule
-from marginattack.report.bundle import vega_lite
-from marginattack.report.look import BLUE, GREEN, GREY, ORANGE, Chart, config
+from marginattack.report.encodings import Chart
+from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, vega_config
+from marginattack.report.vega import vega_lite_version
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 Curve: TypeAlias = Callable[[Any], Any]
@@ -162,9 +163,9 @@ def shape(name: str) -> Chart:
 
 
 def write(picture: Any, name: str) -> None:
-    spec = {**picture.to_dict(), "config": {**config("light", "sans-serif"), "background": "white", "padding": 8}}
+    spec = {**picture.to_dict(), "config": {**vega_config("light", "sans-serif"), "background": "white", "padding": 8}}
     IMAGES.mkdir(parents=True, exist_ok=True)
-    (IMAGES / name).write_text(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite()))
+    (IMAGES / name).write_text(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version()))
 
 
 def main() -> None:

@@ -55,9 +55,9 @@ def measure(
         progress=partial(progress, note=cluster.note) if cluster else progress,
     )  # fmt: skip
     if as_json:
-        print(text.dumped(text.as_json(store, unit=unit)))
+        print(text.dump_json(text.summarize_run(store, unit=unit)))
     else:
-        show(*text.as_text(store, unit=unit), f"Stored in {store.path}; report: `marginattack report {store.path}`")
+        show(*text.format_run(store, unit=unit), f"Stored in {store.path}; report: `marginattack report {store.path}`")
     if store.manifest["verified"]["failed"] or store.manifest["failed_shards"]:
         raise Exit(1)
 

@@ -29,9 +29,9 @@ def report(
     check_unit(unit)
     stores = [RunFolder(run) for run in runs]
     if as_json:
-        print(plain.dumped([plain.as_json(store, eps or (), unit) for store in stores]))
+        print(plain.dump_json([plain.summarize_run(store, eps or (), unit) for store in stores]))
     elif text:
-        show(*(line for store in stores for line in plain.as_text(store, eps or (), unit)))
+        show(*(line for store in stores for line in plain.format_run(store, eps or (), unit)))
     elif figures is not None:
         for number, store in enumerate(stores, 1):
             folder = figures if len(stores) == 1 else figures / f"{number}-{store.path.resolve().name}"
@@ -44,14 +44,15 @@ def report(
 @one_line_errors()
 def compare(runs: Runs, as_json: AsJson = False) -> None:
     """Compare runs with the first one. Samples are matched by their pixels; differences are tested for significance."""
-    from marginattack.report.text import compared, dumped
+    from marginattack.report.comparison import compare_runs
+    from marginattack.report.text import dump_json
     from marginattack.storage.run_folder import RunFolder
 
     if len(runs) < 2:
         raise ValueError("compare needs at least two runs: marginattack compare RUN RUN…")
-    rows = compared([RunFolder(run) for run in runs])
+    rows = compare_runs([RunFolder(run) for run in runs])
     if as_json:
-        print(dumped(rows))
+        print(dump_json(rows))
         return
     header = ("norm", "run", "n", "median", "baseline", "ratio of margins", "smaller / equal / larger", "p")
     cells = (

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from marginattack.analysis.statistics import share
+from marginattack.analysis.statistics import proportion_interval
 from marginattack.reproduce import paper, tables
 from marginattack.reproduce.challenge import LONG, RACE
 from marginattack.reproduce.fast import NOTE
@@ -24,7 +24,7 @@ def percents(hits: Sequence[int], n: int) -> str:
 
 def widest(hits: Sequence[int], n: int) -> str:
     """The largest half-width of Wilson's 95 % intervals, in points."""
-    halves = [(high - low) / 2 for low, high in (share(hit, n) for hit in hits)]
+    halves = [(high - low) / 2 for low, high in (proportion_interval(hit, n) for hit in hits)]
     return f"±{100 * max(halves):.1f}"
 
 
@@ -99,7 +99,7 @@ def challenge(numbers: dict[str, Any]) -> list[str]:
         if row is None:
             rows.append([attack, theirs, "not run yet", *[DASH] * 4])
             continue
-        low, high = share(row["hits"], row["n"])
+        low, high = proportion_interval(row["hits"], row["n"])
         pairs = [row["beside"].get(ours) for ours in ("MarginAttack", "MarginAttack, our defaults")]
         both = [f"{b['theirs'][0]}, {b['ours'][0]} of {b['n']:,}" if b else DASH for b in pairs]
         rows.append(

@@ -1,11 +1,11 @@
-"""How the page looks in a real browser: themes, contrast, widths, words for everything."""
+"""Themes, contrast, widths and text alternatives of the page in a real browser."""
 
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browsing import opened
+from browsing import open_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -15,7 +15,7 @@ pytest_plugins = ["report_fixtures"]
 
 def test_themes(browser: "Browser", real_page: Path) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
-    with opened(browser, real_page, scheme="dark") as page:
+    with open_page(browser, real_page, scheme="dark") as page:
         assert page.evaluate(ground) == "rgb(18, 20, 24)"
         assert page.evaluate("report.state.theme") == "dark"
         page.locator("#theme").click()
@@ -40,7 +40,7 @@ CONTRASTS = """() => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_contrast(browser: "Browser", two_runs_page: Path, scheme: str) -> None:
-    with opened(browser, two_runs_page, scheme=scheme) as page:
+    with open_page(browser, two_runs_page, scheme=scheme) as page:
         found = page.evaluate(CONTRASTS)
         assert len(found) > 300
         assert [(ratio, text) for ratio, text in found if ratio < 4.5] == []
@@ -53,7 +53,7 @@ BOXES = """(selector) => [...document.querySelectorAll(selector)].filter(e => e.
 @pytest.mark.parametrize("width", [400, 1600])
 @pytest.mark.parametrize("name", ["real_page", "two_runs_page", "hostile_page"])
 def test_widths(browser: "Browser", request: pytest.FixtureRequest, name: str, width: int) -> None:
-    with opened(browser, request.getfixturevalue(name), width=width) as page:
+    with open_page(browser, request.getfixturevalue(name), width=width) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         for selector in ("main > *", ".panel", ".card", ".finding", ".toolbar > *", "#gallery .item"):
             boxes = page.evaluate(BOXES, selector)
@@ -63,18 +63,18 @@ def test_widths(browser: "Browser", request: pytest.FixtureRequest, name: str, w
         for left, _, right, _ in page.evaluate(BOXES, ".panel, .card, canvas, img"):
             assert left >= 0
             assert right <= width
-        drawn = page.evaluate("[...report.views.values()].map(v => v.view.signal('width'))")
-        assert min(drawn) > 150
+        widths = page.evaluate("[...report.views.values()].map(v => v.view.signal('width'))")
+        assert min(widths) > 150
 
 
-def test_everything_has_words(browser: "Browser", real_page: Path) -> None:
-    with opened(browser, real_page) as page:
+def test_everything_has_a_text_alternative(browser: "Browser", real_page: Path) -> None:
+    with open_page(browser, real_page) as page:
         assert page.locator("img:not([alt]), img[alt='']").count() == 0
         assert page.locator(".chart:not([role=img]), .chart:not([aria-label])").count() == 0
-        silent = "all => all.filter(b => !b.ariaLabel && !b.textContent.trim()).length"
-        assert page.locator("button").evaluate_all(silent) == 0
-        told = "all => all.every(figure => figure.querySelector('details table'))"
+        unlabelled = "all => all.filter(b => !b.ariaLabel && !b.textContent.trim()).length"
+        assert page.locator("button").evaluate_all(unlabelled) == 0
+        tabulated = "all => all.every(figure => figure.querySelector('details table'))"
         assert page.locator("figure").count() == 8
-        assert page.locator("figure").evaluate_all(told)
+        assert page.locator("figure").evaluate_all(tabulated)
         assert page.locator("h1").count() == 1
         assert page.evaluate("document.documentElement.lang") == "en"

@@ -1,4 +1,4 @@
-"""Runs that cannot be reported on are refused in one line; those that are partial say so."""
+"""Unreadable runs raise a one-line error; reports on partial runs say so."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def run(tmp_path: Path) -> Path:
     return made_up_run(tmp_path / "run", 90, shard=30)
 
 
-def refusal(run: Path) -> str:
+def error_message(run: Path) -> str:
     out = run.parent / "report.html"
     with pytest.raises(InputError) as caught:
         write_report([run], out)
@@ -25,49 +25,49 @@ def refusal(run: Path) -> str:
     return str(caught.value)
 
 
-def cut(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 
 
 def test_no_run(tmp_path: Path) -> None:
-    assert "no manifest.json" in refusal(tmp_path / "none")
-    with pytest.raises(InputError, match="no run is given"):
+    assert "no manifest.json" in error_message(tmp_path / "none")
+    with pytest.raises(InputError, match="no run given"):
         write_report([], tmp_path / "report.html")
 
 
 def test_older_format(run: Path) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps({**manifest, "format": 0}))
-    assert "has run format 0, this version reads" in refusal(run)
+    assert "has run format 0, this version reads" in error_message(run)
 
 
 def test_truncated_manifest(run: Path) -> None:
-    cut(run / "manifest.json")
-    assert "can be read" in refusal(run)
+    truncate(run / "manifest.json")
+    assert "can be read" in error_message(run)
 
 
 @pytest.mark.parametrize("kind", ["margins", "images"])
 def test_truncated_shard(run: Path, kind: str) -> None:
     for path in (run / kind).rglob("*.parquet"):
-        cut(path)
-    assert "is damaged" in refusal(run)
+        truncate(path)
+    assert "is damaged" in error_message(run)
 
 
 def test_truncated_traces(run: Path) -> None:
     (run / "traces.parquet").write_bytes(b"PAR1")
-    assert "is damaged" in refusal(run)
+    assert "is damaged" in error_message(run)
 
 
 def test_missing_images(run: Path) -> None:
     for path in (run / "images" / "marginattack-l2").iterdir():
         path.unlink()
-    assert "is missing: copy the run folder whole" in refusal(run)
+    assert "is missing: copy the complete run folder" in error_message(run)
 
 
 def test_nothing_finished(run: Path) -> None:
     for path in (run / "margins").rglob("*.parquet"):
         path.unlink()
-    assert "no finished shard yet" in refusal(run)
+    assert "no finished shard yet" in error_message(run)
 
 
 def test_partial_run_says_so(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_partial_run_says_so(tmp_path: Path) -> None:
     assert "of 90 planned" in text
 
 
-def test_bad_unit_and_bad_places(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="unit of a report is 7: choose 1"):
+def test_bad_unit_and_bad_paths(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unit is 7: choose 1"):
         write_report([run], tmp_path / "report.html", unit=7)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
@@ -88,7 +88,7 @@ def test_bad_unit_and_bad_places(run: Path, tmp_path: Path) -> None:
         write_figures(tmp_path / "none", tmp_path / "figures")
 
 
-def test_unit_is_the_one_that_the_page_begins_with(run: Path, tmp_path: Path) -> None:
+def test_page_starts_with_the_requested_unit(run: Path, tmp_path: Path) -> None:
     write_report([run], tmp_path / "report.html", unit=255)
     text = (tmp_path / "report.html").read_text()
     assert 'value="255" checked' in text
