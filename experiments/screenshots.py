@@ -1,4 +1,4 @@
-"""The screenshots of the report that stand in the docs, from a stored run of digits.
+"""Screenshots of the report for the docs, from a stored run.
 
 marginattack measure --model zoo:mnist-cnn --data samples:mnist --limit 500 --norm l2 --norm linf --out runs/digits
 python experiments/screenshots.py runs/digits
@@ -18,7 +18,8 @@ IMAGES = Path(__file__).parents[1] / "docs/img"
 CHROMIUM = "/usr/bin/chromium"
 
 
-def opened(browser: Browser, page: Path, width: int, height: int, scheme: str) -> Page:
+def open_tab(browser: Browser, page: Path, width: int, height: int, scheme: str) -> Page:
+    """A tab of this size with the drawn report."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
     tab = context.new_page()
     tab.goto(page.as_uri())
@@ -27,7 +28,7 @@ def opened(browser: Browser, page: Path, width: int, height: int, scheme: str) -
 
 
 def save(tab: Page, name: str, part: str | None = None) -> None:
-    """What is on the screen, or from a section on, with few colours so that the file stays small."""
+    """Save the viewport, scrolled to a section if one is given; with few colours, for a small file."""
     if part is not None:
         tab.evaluate(f"document.querySelector('{part}').scrollIntoView()")
     tab.wait_for_timeout(500)
@@ -37,11 +38,12 @@ def save(tab: Page, name: str, part: str | None = None) -> None:
 
 
 def main(run: str) -> None:
+    """Write all screenshots."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page = Path(folder) / "report.html"
         write_report([run], page)
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--headless=new", "--no-sandbox"])
-        tab = opened(browser, page, 1400, 1320, "light")
+        tab = open_tab(browser, page, 1400, 1320, "light")
         for norm, level in (("l2", "1"), ("linf", "0.08")):
             field = tab.locator(f"input.pin[data-norm={norm}]")
             field.fill(level)
@@ -51,10 +53,10 @@ def main(run: str) -> None:
         tab.set_viewport_size({"width": 1400, "height": 1500})
         tab.locator("#order").select_option("median")
         save(tab, "report-classes", "#margins")
-        tab = opened(browser, page, 1400, 1100, "dark")
+        tab = open_tab(browser, page, 1400, 1100, "dark")
         save(tab, "report-gallery-dark", "#gallery")
         save(tab, "report-convergence-dark", "#convergence")
-        save(opened(browser, page, 400, 1200, "light"), "report-narrow")
+        save(open_tab(browser, page, 400, 1200, "light"), "report-narrow")
         browser.close()
 
 

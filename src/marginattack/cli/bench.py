@@ -40,7 +40,7 @@ def bench(
         from marginattack.analysis import benchmarking as b
         from marginattack.core.norms import as_norm
 
-        contenders = {size: {name: b.contender(name, size) for name in names} for size in budget or [400]}
+        contenders = {size: {name: b.attack_by_name(name, size) for name in names} for size in budget or [400]}
         chosen = as_norm(norm)
         classifier, images, labels = _open(model, data, limit, normalize or "auto", bool(trust_pickle), device)
         trials: dict[str, list[b.Trial]] = {name: [] for name in names}
@@ -49,9 +49,9 @@ def bench(
             for size, attacks in contenders.items():
                 for name, each in attacks.items():
                     print(f"marginattack: {name}, {size} passes", file=sys.stderr)
-                    found = b.trial(classifier, images, labels, chosen, each, budget=size, seed=seed)
+                    found = b.run_trial(classifier, images, labels, chosen, each, budget=size, seed=seed)
                     trials[name].append(found)
-        best = b.pooled([trial for each in trials.values() for trial in each])
+        best = b.best_distances([trial for each in trials.values() for trial in each])
         if as_json:
             rows = [
                 {"attack": name, "budget": trial.budget, "settings": trial.attack, **b.summary(trial, best)}
@@ -68,7 +68,7 @@ def _open(
 ) -> tuple["Classifier", "Tensor", "Tensor"]:
     import torch
 
-    from marginattack.analysis.benchmarking import first_right
+    from marginattack.analysis.benchmarking import first_correct
     from marginattack.core.classifier import Classifier
     from marginattack.sources.data import open_data
     from marginattack.sources.models import open_model
@@ -78,7 +78,7 @@ def _open(
     source = open_data(data, image_size=opened.image_size, trust_pickle=trust_pickle)
     classifier = Classifier(opened.module, chunk=256)
     with classifier.held():
-        images, labels = first_right(classifier, source.read, len(source), limit)
+        images, labels = first_correct(classifier, source.read, len(source), limit)
     return classifier, images, labels
 
 

@@ -29,12 +29,11 @@ def reproduce(
     with one_line_errors(f"run it again with --out {out} to continue"):
         from marginattack.reproduce import EXPERIMENTS
         from marginattack.reproduce import reproduce as run
-        from marginattack.reproduce.show import SHOW
 
         record = run(
-            experiment, out, quick=quick, data=data or (), device=device, say=lambda line: print(line, file=sys.stderr)
+            experiment, out, quick=quick, data=data or (), device=device, log=lambda line: print(line, file=sys.stderr)
         )
         print(EXPERIMENTS[experiment].about)
-        print("\n".join(SHOW[experiment](record["numbers"])))
+        print("\n".join(EXPERIMENTS[experiment].markdown(record["numbers"])))
         where = record["conditions"]
         print(f"\n{where['command']}, {where['date']}, {where['hardware']}, commit {where['commit']}")
