@@ -1,17 +1,17 @@
-"""What each ingredient of Race buys: the attack without it, on some networks of the suite.
+"""The contribution of each part of Race: the attack without it, on some networks of the suite.
 
     PYTHONPATH=src:benchmarks python benchmarks/ablation.py [SAMPLES] [MODEL …]
 
-Each row is Race with one setting changed; the pool that excess refers to is over all rows and budgets of a model and
-norm.
-The digits are bundled ones beyond those of the suite's own runs.
+Each row is Race with one setting changed; the excess is over the best of all rows and budgets of a model and norm. The
+digits are bundled ones that the suite's own runs do not use.
 """
 
 import sys
 from typing import Any
 
-from networks import NETWORKS, network
-from record import write
+from networks import network
+from record import correct_samples, write
+from torch import Tensor
 
 from marginattack.analysis import benchmarking as bench
 from marginattack.attacks import Attack, MarginAttack, Race
@@ -20,9 +20,8 @@ from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
 from marginattack.core.schedules import Cosine
 from marginattack.sources.data import samples
-from marginattack.sources.networks import zoo
 
-FIRST, BUDGETS = 600, (100, 400)  # the first digit
+FIRST_DIGIT, BUDGETS = 600, (100, 400)
 ROWS: dict[str, Attack] = {
     "Race": Race(),
     "without scouting": Race(scouting=0.0),
@@ -42,27 +41,27 @@ ROWS: dict[str, Attack] = {
 
 
 def main(number: str = "100", *models: str) -> None:
-    images, labels = samples("mnist")
-    found = []
-    for model in models or ("mnist-gelu", "mnist-kwta", "mnist-cnn-adv"):
-        classifier = Classifier(network(model) if model in NETWORKS else zoo(model), chunk=500)
+    """Run every row on each model under ℓ2 and ℓ∞."""
+    images, labels = (part[FIRST_DIGIT:] for part in samples("mnist"))
+    results = []
+    for name in models or ("mnist-gelu", "mnist-kwta", "mnist-cnn-adv"):
+        model = network(name)
+        classifier = Classifier(model, chunk=500)
         with classifier.held():
-            right = classifier.predict(images[FIRST:]) == labels[FIRST:]
-            x, y, _ = classifier.accept(images[FIRST:][right][: int(number)], labels[FIRST:][right][: int(number)])
-            for norm in ("l2", "linf"):
-                found.append(compared(model, classifier, x, y, norm))
-    write("ablation", found)
+            x, y, _ = classifier.accept(*correct_samples(model, images, labels, int(number)))
+            results += [compare_rows(name, classifier, x, y, norm) for norm in ("l2", "linf")]
+    write("ablation", results)
 
 
-def compared(model: str, classifier: Classifier, x: Any, y: Any, norm: str) -> dict[str, Any]:
-    """Every row on one model under one norm."""
+def compare_rows(model: str, classifier: Classifier, x: Tensor, y: Tensor, norm: str) -> dict[str, Any]:
+    """The mean excess of every row on one model under one norm."""
     trials = {
-        (name, budget): bench.trial(classifier, x, y, as_norm(norm), attack, budget=budget)
+        f"{name}, {budget}": bench.run_trial(classifier, x, y, as_norm(norm), attack, budget=budget)
         for name, attack in ROWS.items()
         for budget in BUDGETS
     }
-    best = bench.pooled(list(trials.values()))
-    excess = {f"{name}, {budget}": bench.mean_excess(trial.distance, best) for (name, budget), trial in trials.items()}
+    best = bench.best_distances(list(trials.values()))
+    excess = {name: bench.mean_excess(trial.distance, best) for name, trial in trials.items()}
     print(model, norm, {key: f"{value:.2%}" for key, value in excess.items()}, flush=True)
     return {"model": model, "norm": norm, "n": len(x), "excess": excess}
 

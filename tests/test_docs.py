@@ -50,7 +50,7 @@ def test_pages_made_from_records_are_up_to_date(monkeypatch: pytest.MonkeyPatch)
     assert (ROOT / "docs/parity.md").read_text() == pages.parity(), "run python benchmarks/pages.py"
     for page in pages.TABLES:
         text = (ROOT / page).read_text()
-        assert text == pages.filled(page, text), f"{page}: run python benchmarks/pages.py"
+        assert text == pages.fill_in(page, text), f"{page}: run python benchmarks/pages.py"
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:

@@ -10,7 +10,7 @@ from marginattack.attacks import Attack
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import L2
 from marginattack.execution.precision import chosen, quickest
-from marginattack.reproduce.fast import InTf32
+from marginattack.reproduce.wrapped_attacks import Tf32Search
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
@@ -90,7 +90,7 @@ def test_attacks_that_drop_samples_or_spend_all_keep_what_they_found(attack: Att
     norm = attack.norms[-1]
     plain, quick = (
         ma.measure(smooth(dtype=torch.float32), x, y, norm, attack=each, budget=budget)
-        for each in (attack, InTf32(attack=attack))
+        for each in (attack, Tf32Search(attack=attack))
     )
     assert quick.success.equal(plain.success)
     torch.testing.assert_close(quick.distance, plain.distance, rtol=0.02, atol=0)

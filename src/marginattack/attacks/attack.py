@@ -20,9 +20,13 @@ class Attack(ABC):
 
     def check_norm(self, norm: Norm) -> None:
         """Raise InputError unless the attack supports this norm."""
-        if norm.name not in self.norms:
-            name, supported = type(self).__name__, ", ".join(self.norms)
-            raise InputError(f"{name} supports {supported}, not {norm}: choose another norm or attack")
+        require_norm(norm, self.norms, type(self).__name__)
 
     @abstractmethod
     def __call__(self, problem: Problem) -> None: ...
+
+
+def require_norm(norm: Norm, supported: tuple[str, ...], who: str) -> None:
+    """Raise InputError unless the norm is among those that are supported."""
+    if norm.name not in supported:
+        raise InputError(f"{who} supports {', '.join(supported)}, not {norm}: choose another norm or attack")

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -11,9 +13,8 @@ from marginattack.cli.options import AsJson, Seed, setting_options
 from marginattack.runs.settings import Settings, read_settings
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from marginattack.core.classifier import Classifier
+    from marginattack.core.validation import Batch
+    from marginattack.execution.session import Session
 
 DEFAULTS = ["race", "marginattack", "deepfool", "search"]
 BUDGET = "Forward plus backward passes per sample. Repeatable.  [default: 400]"
@@ -41,18 +42,16 @@ def bench(
     from marginattack.analysis import benchmarking as b
     from marginattack.core.norms import as_norm
 
-    contenders = {size: {name: b.contender(name, size) for name in names} for size in budget or [400]}
+    contenders = {size: {name: b.attack_by_name(name, size) for name in names} for size in budget or [400]}
     chosen = as_norm(norm)
-    classifier, images, labels = _load(settings, limit)
     trials: dict[str, list[b.Trial]] = {name: [] for name in names}
-    with classifier.held():
-        images, labels, _ = classifier.accept(images, labels)
+    with _open(settings, limit) as (session, samples):
         for size, attacks in contenders.items():
             for name, each in attacks.items():
                 print(f"marginattack: {name}, {size} passes", file=sys.stderr)
-                trials[name].append(b.trial(classifier, images, labels, chosen, each, budget=size, seed=seed))
+                trials[name].append(b.run_trial(session, samples, chosen, each, budget=size, seed=seed))
     if as_json:
-        best = b.pooled([trial for each in trials.values() for trial in each])
+        best = b.best_distances([trial for each in trials.values() for trial in each])
         rows = [
             {"attack": name, "budget": trial.budget, "settings": trial.attack, **b.summary(trial, best)}
             for name, each in trials.items()
@@ -60,16 +59,18 @@ def bench(
         ]
         print(json.dumps(rows, indent=1))
     else:
-        title = f"{norm}, {len(images)} samples of {settings.data.source} on {settings.model.source}"
+        title = f"{norm}, {len(samples)} samples of {settings.data.source} on {settings.model.source}"
         show(make_table(b.COLUMNS, b.table(trials), title=title))
 
 
-def _load(settings: Settings, limit: int) -> tuple["Classifier", "Tensor", "Tensor"]:
-    """Open the model and read the first correctly classified samples of the data set."""
+@contextmanager
+def _open(settings: Settings, limit: int) -> Iterator[tuple["Session", "Batch"]]:
+    """Open the model, and the first samples of the data set that it classifies correctly."""
     import torch
 
-    from marginattack.analysis.benchmarking import first_right
+    from marginattack.analysis.benchmarking import first_correct
     from marginattack.core.classifier import Classifier
+    from marginattack.execution.session import open_session
     from marginattack.sources.data import open_data
     from marginattack.sources.models import open_model
 
@@ -77,6 +78,5 @@ def _load(settings: Settings, limit: int) -> tuple["Classifier", "Tensor", "Tens
     wanted, trust = settings.model, settings.model.trust_pickle
     model = open_model(wanted.source, normalize=wanted.normalize, trust_pickle=trust, device=device)
     data = open_data(settings.data.source, image_size=model.image_size, trust_pickle=trust)
-    classifier = Classifier(model.module, chunk=256)
-    with classifier.held():
-        return classifier, *first_right(classifier, data.read, len(data), limit)
+    with open_session(Classifier(model.module, batch_size=256)) as session:
+        yield session, session.validate(*first_correct(session, data.read, len(data), limit))

@@ -23,11 +23,10 @@ def reproduce(
     """Reproduce an experiment of the paper. Prints its table, with the paper's figures next to ours."""
     from marginattack.reproduce import EXPERIMENTS
     from marginattack.reproduce import reproduce as run
-    from marginattack.reproduce.show import SHOW
 
     record = run(
-        experiment, out, quick=quick, data=data or (), device=device, say=lambda line: print(line, file=sys.stderr)
+        experiment, out, quick=quick, data=data or (), device=device, log=lambda line: print(line, file=sys.stderr)
     )
     print(EXPERIMENTS[experiment].about)
-    print("\n".join(SHOW[experiment](record["numbers"])))
+    print("\n".join(EXPERIMENTS[experiment].markdown(record["numbers"])))
     print("\n{command}, {date}, {hardware}, commit {commit}".format(**record["conditions"]))
