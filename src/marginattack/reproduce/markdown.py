@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from marginattack.analysis.statistics import share
+from marginattack.analysis.statistics import proportion_interval
 from marginattack.reproduce import paper
 from marginattack.reproduce import success_rates as rates
 from marginattack.reproduce.challenge import LONG, RACE
@@ -35,7 +35,7 @@ def _percents(hits: Sequence[int], n: int) -> str:
 
 def _widest_interval(hits: Sequence[int], n: int) -> str:
     """The largest half-width of the 95 % Wilson intervals, in points."""
-    halves = [(high - low) / 2 for low, high in (share(hit, n) for hit in hits)]
+    halves = [(high - low) / 2 for low, high in (proportion_interval(hit, n) for hit in hits)]
     return f"±{100 * max(halves):.1f}"
 
 
@@ -110,7 +110,9 @@ def challenge(numbers: dict[str, Any]) -> list[str]:
         if row is None:
             rows.append([attack, theirs, NOT_RUN, *[DASH] * 4])
             continue
-        rate, low, high = (100 * value for value in (row["hits"] / row["n"], *share(row["hits"], row["n"])))
+        rate, low, high = (
+            100 * value for value in (row["hits"] / row["n"], *proportion_interval(row["hits"], row["n"]))
+        )
         compared = [row["beside"].get(ours) for ours in ("MarginAttack", "MarginAttack, our defaults")]
         both = [f"{c['theirs'][0]}, {c['ours'][0]} of {c['n']:,}" if c else DASH for c in compared]
         rows.append(
