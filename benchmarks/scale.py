@@ -100,11 +100,11 @@ class Killer(threading.Thread):
 
 def instrument(workers: int, kills: float, numbers: dict[str, Any]) -> None:
     """Patch the engine to record the seconds of its shards, in the workers and in total, into ``numbers``."""
-    from marginattack.runs.engines.ray import Crew
-    from marginattack.runs.engines.serial import Serial
+    from marginattack.runs.engines.ray import WorkerPool
+    from marginattack.runs.engines.serial import SerialPool
 
-    pool: Any = Crew if workers else Serial
-    measure, spread, joined, killer = pool.measure, Crew._spread, Crew._joined, Killer(kills)
+    pool: Any = WorkerPool if workers else SerialPool
+    measure, spread, joined, killer = pool.measure, WorkerPool._execute, WorkerPool._register, Killer(kills)
     seconds: list[float] = []
 
     def recorded_spread(self: Any, *arguments: Any) -> Any:
@@ -118,7 +118,7 @@ def instrument(workers: int, kills: float, numbers: dict[str, Any]) -> None:
         joined(self, worker, about)
 
     def timed_measure(self: Any, batch: int, progress: Any) -> Any:
-        while isinstance(self, Crew) and self.cluster.alive < workers:  # start-up does not count
+        while isinstance(self, WorkerPool) and self.cluster.alive < workers:  # start-up does not count
             _wait(self)
         if killer.every:
             killer.start()
@@ -127,13 +127,13 @@ def instrument(workers: int, kills: float, numbers: dict[str, Any]) -> None:
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         numbers.update(wall=wall, driver_cpu=cpu, peak_measuring=peak_memory())
         killer.stop.set()
-        if isinstance(self, Crew):
+        if isinstance(self, WorkerPool):
             numbers.update(inside=self.seconds, shards=self.shards, retried=self.cluster.retried, away=killer.away)
             numbers.update(spread=statistics.stdev(seconds) / statistics.mean(seconds), set_aside=len(failed))
         return failed
 
-    crew: Any = Crew
-    pool.measure, crew._spread, crew._joined = timed_measure, recorded_spread, recorded_joined
+    crew: Any = WorkerPool
+    pool.measure, crew._execute, crew._register = timed_measure, recorded_spread, recorded_joined
 
 
 def _wait(crew: Any) -> None:
@@ -148,7 +148,7 @@ def _wait(crew: Any) -> None:
 def run_once(folder: str, kind: str, n: str, shard: str, attack: str, workers: str, kills: str) -> dict[str, Any]:
     """One run in this process; workers = 0 is the serial engine."""
     from marginattack.runs.engines.ray import Cluster
-    from marginattack.runs.engines.serial import in_this_process
+    from marginattack.runs.engines.serial import serial_engine
     from marginattack.runs.run import run
     from marginattack.runs.settings import read_settings
 
@@ -161,10 +161,11 @@ def run_once(folder: str, kind: str, n: str, shard: str, attack: str, workers: s
     flags = {"model": f"{__file__}:{kind}", "data": str(data), "attacks": [name], "shard": int(shard), "batch": 256}
     if moves:
         flags[f"attack.{name}.moves"] = int(moves)
-    engine = Cluster(workers=int(workers)) if int(workers) else in_this_process
+    engine = Cluster(workers=int(workers)) if int(workers) else serial_engine
     run(
-        read_settings(None, [], flags), Path(tempfile.mkdtemp(dir=folder)), tell=lambda finding: None, engine=engine,
-        progress=lambda what, n: nullcontext(lambda done: None), despite=True,
+        read_settings(None, [], flags), Path(tempfile.mkdtemp(dir=folder)), engine=engine,
+        on_finding=lambda finding: None,
+        progress=lambda what, n: nullcontext(lambda done: None), ignore_findings=True,
     )  # fmt: skip
     return {**numbers, "peak_mib": peak_memory()}
 

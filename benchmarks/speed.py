@@ -33,8 +33,9 @@ from marginattack.attacks import Attack, MarginAttack, Race
 from marginattack.core.classifier import Classifier
 from marginattack.core.flags import tf32
 from marginattack.core.norms import L2, as_norm
-from marginattack.core.problem import Problem
+from marginattack.core.validation import Batch
 from marginattack.execution import graphs
+from marginattack.execution.session import Session, open_session
 from marginattack.measuring import measure
 
 CASES = {
@@ -149,14 +150,15 @@ def capture(once: Callable[[], Tensor], passes: int, precision: str) -> Contende
     return run
 
 
-def our_attacks(classifier: Classifier, x: Tensor, y: Tensor, passes: int, mode: str) -> dict[str, Contender]:
-    """Our attacks on a held classifier."""
+def our_attacks(session: Session, batch: Batch, passes: int, mode: str) -> dict[str, Contender]:
+    """Our attacks in an open session."""
+    evaluator = session.calibrate(batch.images)
 
     def contender(norm: str, attack: Attack) -> Contender:
         def run() -> float:
-            problem = Problem(classifier, x, y, as_norm(norm), budget=passes)
+            problem = session.problem(batch, as_norm(norm), budget=passes, evaluator=evaluator)
             problem.solve(attack)
-            return float((problem.forwards + problem.backwards).double().mean())
+            return float((problem.budget.forwards + problem.budget.backwards).double().mean())
 
         return run
 
@@ -214,23 +216,23 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
     modes = {
         mode: flags for mode, flags in MODES[DEVICE].items() if left_out not in mode and mode.strip() in options.modes
     }
-    classifiers = {mode: Classifier(model, chunk=len(x), **flags) for mode, flags in modes.items()}
+    classifiers = {mode: Classifier(model, batch_size=len(x), **flags) for mode, flags in modes.items()}
+    reasons: dict[str, Any] = {}
     with ExitStack() as stack:
         for mode, classifier in classifiers.items():
-            stack.enter_context(classifier.held())
-            _, _, _ = classifier.accept(x, y)
-            classifier.meet(x.cpu(), classifier.answers(x.cpu()))
-            for each, run in select(our_attacks(classifier, x, y, options.passes, mode), options.only).items():
+            session = stack.enter_context(open_session(classifier))
+            ours = our_attacks(session, session.validate(x, y), options.passes, mode)
+            for each, run in select(ours, options.only).items():
                 contenders[each] = run
                 memory[each] = max(time_pass(run)[1] for _ in range(WARM_UPS))
+            reasons[mode] = session.describe()
         rounds = [{each: time_pass(run) for each, run in contenders.items()} for _ in range(options.rounds)]
     rows = [summary(each, rounds, memory[each]) for each in contenders]
     for row in rows:
         print(name, row, flush=True)
-    reasons = {mode: [c.graphs.why, c.compiler.why] for mode, c in classifiers.items()}
     return {
         "model": model_name, "batch": len(x), "passes": options.passes, "passes of peers": options.peers_passes,
-        "rows": rows, "no graphs, not compiled": reasons,
+        "rows": rows, "execution": reasons,
     }  # fmt: skip
 
 
@@ -301,7 +303,7 @@ def main() -> None:
     if not CUDA:
         torch.set_num_threads(1)
     files = {name: paths.split(",") for name, _, paths in (entry.partition("=") for entry in options.data)}
-    graphs.OFTEN = 0
+    graphs.CAPTURE_AFTER = 0
     results: list[dict[str, Any]] = []
     for name in options.cases:
         results.append(measure_case(name, files, options))

@@ -76,7 +76,7 @@ def run_once(data: str, out: str, moves: str) -> dict[str, float]:
     flags = {"model": f"{__file__}:network", "data": data, "attacks": ["marginattack"], "batch": 256}
     flags |= {"attack.marginattack.moves": int(moves)}
     wall, cpu = time.perf_counter(), time.process_time()
-    run(read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None), tell=print)
+    run(read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None), on_finding=print)
     return {
         "seconds": time.process_time() - cpu, "attack_seconds": attack_seconds[0],
         "wall_seconds": time.perf_counter() - wall, "peak_mib": peak_memory(),

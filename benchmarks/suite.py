@@ -28,9 +28,10 @@ from torch import Tensor, nn
 
 from marginattack.analysis import benchmarking as bench
 from marginattack.attacks.presets import PRESETS
+from marginattack.core.budget import BudgetExhausted
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
-from marginattack.core.problem import Finished
+from marginattack.execution.session import open_session
 from marginattack.integrations import EXTERNAL_ATTACKS
 from marginattack.reproduce.markdown import table
 from marginattack.reproduce.models_under_test import load_efficientnet, read_npz
@@ -95,7 +96,7 @@ def prepare(model: SuiteModel, files: dict[str, list[str]], count: int | None, c
     digest = hashlib.sha256()
     for tensor in (*module.state_dict().values(), images, labels):
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return Workload(model, Classifier(module, chunk=chunk), images, labels, digest.hexdigest()[:16])
+    return Workload(model, Classifier(module, batch_size=chunk), images, labels, digest.hexdigest()[:16])
 
 
 def result_file(work: Path, workload: Workload, norm: str, name: str, budget: int) -> Path:
@@ -136,7 +137,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     """End an attack that takes longer, keeping what it has found: some external attacks can search without end."""
 
     def finish(*_: object) -> None:
-        raise Finished
+        raise BudgetExhausted
 
     before = signal.signal(signal.SIGALRM, finish)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.1), 5.0)
@@ -152,11 +153,10 @@ def run_cell(workload: Workload, norm: str, name: str, budget: int, batch: int, 
     deadline, classifier = time.monotonic() + limit, workload.classifier
     try:
         attack = bench.attack_by_name(name, budget)
-        with classifier.held():
-            images, labels, _ = classifier.accept(workload.images, workload.labels)
+        with open_session(classifier) as session:
             return bench.run_trial(
-                classifier, images, labels, as_norm(norm), attack, budget=budget, batch=batch,
-                guard=lambda: time_limit(deadline - time.monotonic()),
+                session, session.validate(workload.images, workload.labels), as_norm(norm), attack, budget=budget,
+                batch=batch, guard=lambda: time_limit(deadline - time.monotonic()),
             )  # fmt: skip
     except Exception as error:  # an external attack may fail in any way; the reason is recorded, and the next one runs
         return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from marginattack.attacks.marginattack import MarginAttack
 from marginattack.core.classifier import Classifier
-from marginattack.core.norms import NORMS
-from marginattack.core.problem import Problem
+from marginattack.core.norms import L2
+from marginattack.core.problem import Observation, Observer
 from marginattack.core.schedules import Constant, Schedule
+from marginattack.execution.session import open_session
 from marginattack.report.encodings import Chart
 from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, vega_config
 from marginattack.report.vega import vega_lite_version
@@ -44,25 +45,37 @@ class Boundary(nn.Module):
         return torch.stack([c, torch.zeros_like(c)], dim=1)
 
 
+class Path2D(Observer):
+    """Every point that is queried, and the move that led there."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[list[float], str]] = []
+        self.move = ""
+
+    def mark(self, move: str) -> None:
+        self.move = move
+
+    def record(self, query: Observation) -> None:
+        self.points.append((query.points[0].tolist(), self.move))
+
+
 def trace_attack(
     model: nn.Module, x0: list[float], start: list[float], moves: int, beta: Schedule
 ) -> tuple[list[Row], list[float]]:
     """The moves of MarginAttack from a start, as arrows, and the nearest adversarial point found."""
     attack = MarginAttack(moves=moves, closing=2, beta=beta)
-    classifier = Classifier(model, bounds=(-4.0, 4.0))
-    points: list[tuple[list[float], str]] = []
-    with classifier.held():
-        x, y, _ = classifier.accept(torch.tensor([x0], dtype=torch.float64), torch.tensor([0]))
-        problem = Problem(classifier, x, y, NORMS["l2"])
-        problem.watch = lambda rows, x, c, move: points.append((x[0].tolist(), move))
+    path = Path2D()
+    with open_session(Classifier(model, bounds=(-4.0, 4.0))) as session:
+        batch = session.validate(torch.tensor([x0], dtype=torch.float64), [0])
+        problem = session.problem(batch, L2, observer=path)
         problem.solve(lambda whole: attack.run(whole, torch.tensor([start], dtype=torch.float64), moves, scans=0))
     arrows = []
-    for (a, _), (b, move) in pairwise(points):
+    for (a, _), (b, move) in pairwise(path.points):
         length = float(np.hypot(b[0] - a[0], b[1] - a[1]))
         turn = float(np.degrees(np.arctan2(b[0] - a[0], b[1] - a[1])))
         kind = "projection" if move == "projection" else "restoration"
         arrows.append({"x": a[0], "y": a[1], "x2": b[0], "y2": b[1], "move": kind, "turn": turn, "length": length})
-    return arrows, problem.best[0].tolist()
+    return arrows, problem.incumbent.points[0].tolist()
 
 
 def curve_points(g: Curve, ends: tuple[float, float], lift: float = 0.0, **more: Any) -> list[Row]:

@@ -42,14 +42,24 @@ class ClassConstraint(NamedTuple):
     g: Points
 
 
+class Observation(NamedTuple):
+    """A query as an observer sees it: rows of the batch, points, their distance, the constraint there, the history."""
+
+    rows: Tensor
+    points: Points
+    distance: Scalars
+    c: Scalars
+    history: History
+
+
 class Observer:
     """Is told about every query; this one ignores it. While another one observes, nothing is captured as a graph."""
 
     def mark(self, move: str) -> None:
         """The next points to be queried come from this move."""
 
-    def record(self, rows: Tensor, distance: Scalars, c: Scalars, history: History) -> None:
-        """These rows of the batch were queried at points this far away, with this value of the constraint."""
+    def record(self, query: Observation) -> None:
+        """Take note of a query that was answered."""
 
 
 class Step(ABC):
@@ -300,8 +310,9 @@ class Problem:
         if type(self.observer) is not Observer:
             origin = self.incumbent.origin_of(rows)
             origin = torch.arange(n, device=x.device) if origin is None else origin
-            distance = self.norm.size(x[rows].detach() - self.x0[rows])
-            self.observer.record(origin, distance, answer.values[0][:, None], self.incumbent.history)
+            points, c = x[rows].detach(), answer.values[0][:, None]
+            distance = self.norm.size(points - self.x0[rows])
+            self.observer.record(Observation(origin, points, distance, c, self.incumbent.history))
         values = answer.values if isinstance(offset, float) and offset == 0 else answer.values - offset
         pairs = [
             (scatter_rows(value[:, None], rows, n), scatter_rows(gradient, rows, n))

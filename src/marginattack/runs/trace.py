@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks import Attack
-from marginattack.core.incumbent import History
 from marginattack.core.norms import Norm
-from marginattack.core.problem import Observer
-from marginattack.core.types import Scalars
+from marginattack.core.problem import Observation, Observer
 from marginattack.core.validation import Batch
 from marginattack.execution.session import Session
 
@@ -26,14 +24,14 @@ class Tracer(Observer):
     def mark(self, move: str) -> None:
         self.move = move
 
-    def record(self, rows: Tensor, distance: Scalars, c: Scalars, history: History) -> None:
-        here = rows.cpu()
+    def record(self, query: Observation) -> None:
+        history, rows, here = query.history, query.rows, query.rows.cpu()
         self.rows["passes"] += history.passes[rows].tolist()
         self.rows["best"] += history.distance[rows].tolist()
         self.rows["id"] += self.ids[here].tolist()
         self.rows["query"] += self.queries[here].tolist()
-        self.rows["distance"] += distance[:, 0].tolist()
-        self.rows["c"] += c[:, 0].tolist()
+        self.rows["distance"] += query.distance[:, 0].tolist()
+        self.rows["c"] += query.c[:, 0].tolist()
         self.rows["move"] += [self.move] * len(here)
         self.queries[here] += 1
 
