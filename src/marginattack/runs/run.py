@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from marginattack.analysis.diagnose import MAY_FAIL, Finding, afterwards, found, probe
+from marginattack.analysis.diagnose import MAY_FAIL, Finding, check_results, make_finding, probe
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
@@ -64,7 +64,7 @@ def run(
                 verified = pool.check(advance)
         store.keep_traces(_traces(job, store, classifier))
         after = [
-            *_aside(aside, store), *_failed(verified), *_mixed(store), *afterwards(store.columns()),
+            *_aside(aside, store), *_failed(verified), *_mixed(store), *check_results(store.columns()),
             *_probes(job, store, classifier),
         ]  # fmt: skip
         for finding in after:
@@ -100,7 +100,7 @@ def _aside(aside: list[SetAside], store: Store) -> Iterator[Finding]:
         more = f" and {len(aside) - 5} more" if len(aside) > 5 else ""
         samples = sum(len(store.shards[each.shard]) for each in aside)
         total = store.manifest["samples"] * len(store.parts)
-        yield found("shards-set-aside", f"shards failed again and again: {named}{more}", samples, total)
+        yield make_finding("shards-set-aside", f"shards failed again and again: {named}{more}", samples, total)
 
 
 def _failed(verified: dict[str, int]) -> Iterator[Finding]:
@@ -108,7 +108,7 @@ def _failed(verified: dict[str, int]) -> Iterator[Finding]:
     rows, failed = verified["rows"], verified["failed"]
     if failed:
         seen = f"{failed} of {rows} stored rows do not hold when read back and checked"
-        yield found("stored-rows-fail", seen, failed, rows)
+        yield make_finding("stored-rows-fail", seen, failed, rows)
 
 
 def _mixed(store: Store) -> Iterator[Finding]:
@@ -116,7 +116,7 @@ def _mixed(store: Store) -> Iterator[Finding]:
     kinds = {(session["hardware"], session["torch"]) for session in store.manifest["sessions"]}
     if len(kinds) > 1:
         seen = "sessions ran on " + "; ".join(sorted(f"{hardware} with torch {torch}" for hardware, torch in kinds))
-        yield found("mixed-conditions", seen, 0, store.manifest["samples"])
+        yield make_finding("mixed-conditions", seen, 0, store.manifest["samples"])
 
 
 def _probes(job: Job, store: Store, classifier: Classifier) -> Iterator[Finding]:
