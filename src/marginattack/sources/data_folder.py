@@ -24,12 +24,12 @@ class ImageFiles(ImageData):
         self,
         name: str,
         folder: Path,
-        files: list[str],
-        labels: Sequence[int],
+        files: Sequence[tuple[str, int]],
         classes: list[str] | None,
         size: ImageSize | None,
     ) -> None:
-        self.folder, self.files = folder, files
+        self.folder, self.files = folder, [file for file, _ in files]
+        labels = [label for _, label in files]
         self.labels: Tensor = check_labels(np.array(labels, dtype=np.int64), name)
         super().__init__(name, len(files), size, classes, surveyed=range(len(files)))
 
@@ -47,21 +47,20 @@ def open_folder(source: str, options: Options) -> Data:
         if not files:
             raise InputError(f"{source}: no images ({', '.join(SUFFIXES)})")
         labels = read_labels(Path(options.labels).expanduser(), files)
-        return ImageFiles(source, folder, files, labels, None, options.image_size)
+        return ImageFiles(source, folder, list(zip(files, labels, strict=True)), None, options.image_size)
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     classes = [path.name for path in entries if path.is_dir()]
     loose = [path.name for path in entries if path.name.lower().endswith(SUFFIXES) and not path.is_dir()]
     if not classes or loose:
         problem = f"{len(loose)} images are outside the class folders ({loose[0]!r})" if loose else "no class folders"
         raise InputError(f"{source}: {problem}: make one sub-folder per class, or pass --labels FILE")
-    files, labels = [], []
+    labelled: list[tuple[str, int]] = []
     for label, name in enumerate(classes):
         images = _list_images(folder, folder / name)
         if not images:
             raise InputError(f"{source}: class folder {name!r} has no images ({', '.join(SUFFIXES)}): remove it")
-        files += images
-        labels += [label] * len(images)
-    return ImageFiles(source, folder, files, labels, classes, options.image_size)
+        labelled += [(image, label) for image in images]
+    return ImageFiles(source, folder, labelled, classes, options.image_size)
 
 
 def _list_images(root: Path, folder: Path) -> list[str]:

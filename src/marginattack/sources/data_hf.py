@@ -89,7 +89,10 @@ def _choose_columns(source: str, features: Any, label: str | None) -> tuple[str,
     """Return the names of the image column and of the label column: the one of type ClassLabel, unless it is given."""
     kinds = {name: type(feature).__name__ for name, feature in features.items()}
     columns = ", ".join(kinds)
-    images = [name for name, kind in kinds.items() if kind == "Image" or _is_image_struct(features[name])]
+    structs = [
+        name for name, feature in features.items() if isinstance(feature, dict) and {*feature} == {"bytes", "path"}
+    ]
+    images = [name for name, kind in kinds.items() if kind == "Image"] + structs  # datasets stores images as structs
     if len(images) != 1:
         raise InputError(f"{source}: needs one column of images, but {len(images)} of {columns} hold images")
     if label is not None:
@@ -101,8 +104,3 @@ def _choose_columns(source: str, features: Any, label: str | None) -> tuple[str,
     if len(labels) != 1:
         raise InputError(f"{source}: {len(labels)} of the columns {columns} hold classes: choose one with --labels")
     return images[0], labels[0]
-
-
-def _is_image_struct(feature: Any) -> bool:
-    """Whether a plain column holds the struct that datasets stores for an image."""
-    return isinstance(feature, dict) and set(feature) == {"bytes", "path"}

@@ -3,7 +3,6 @@
 import inspect
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +64,17 @@ def open_torchvision(source: str, options: Options) -> Data:
     if files is None:
         return TorchvisionItems(source, dataset, classes, options.image_size)
     folder = Path(os.path.commonpath([Path(file).parent for file, _ in files]))
-    paths = [Path(file).relative_to(folder).as_posix() for file, _ in files]
-    return ImageFiles(source, folder, paths, [label for _, label in files], classes, options.image_size)
+    files = [(Path(file).relative_to(folder).as_posix(), label) for file, label in files]
+    return ImageFiles(source, folder, files, classes, options.image_size)
 
 
 def _construct(source: str, kind: Any, root: Path, split: str | None) -> Any:
     """Construct the split, however the class spells it: ``train=False``, ``split="test"`` or ``split="val"``."""
-    known = _parameters(kind)
+    known, name = _parameters(kind), kind.__name__
+    problem, hint = f"{source}: no usable data in {str(root)!r}", "store it as torchvision's documentation says"
+    if "download" in known:
+        hint = f"download it with torchvision.datasets.{name}({str(root)!r}, download=True)"
+    hint = f"{hint}, or pass torchvision:{name}@FOLDER"
     arguments: dict[str, Any] = {"root": str(root)} if "root" in known else {}
     if "train" in known:
         arguments["train"] = "split" not in known and split == "train"  # EMNIST has both: its splits are alphabets
@@ -80,17 +83,17 @@ def _construct(source: str, kind: Any, root: Path, split: str | None) -> Any:
             raise InputError(f"{source}: the dataset has no splits: omit --split {split}")
         if split not in (None, "train", "test"):
             raise InputError(f"{source}: no split {split!r}: choose train or test")
-        with _explain_missing_files(source, kind, root, known):
+        with explain_errors(problem, hint):
             return kind(**arguments)
-    for name in [split] if split else ["test", "val", "valid"]:
-        with _explain_missing_files(source, kind, root, known):
+    for candidate in [split] if split else ["test", "val", "valid"]:
+        with explain_errors(problem, hint):
             try:
-                return kind(**arguments, split=name)
+                return kind(**arguments, split=candidate)
             except ValueError as error:
                 if not str(error).startswith("Unknown value"):
                     raise InputError(f"{source}: {one_line(error)}") from error
-                problem = one_line(error)
-    raise InputError(f"{source}: {problem}: choose one with --split")
+                unknown = one_line(error)
+    raise InputError(f"{source}: {unknown}: choose one with --split")
 
 
 def _parameters(kind: Any) -> set[str]:
@@ -103,16 +106,6 @@ def _parameters(kind: Any) -> set[str]:
             if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own):
                 break
     return known
-
-
-@contextmanager
-def _explain_missing_files(source: str, kind: Any, root: Path, known: set[str]) -> Iterator[None]:
-    """Say in one line how to get the files that torchvision does not find."""
-    name, hint = kind.__name__, "store it as torchvision's documentation says"
-    if "download" in known:
-        hint = f"download it with torchvision.datasets.{name}({str(root)!r}, download=True)"
-    with explain_errors(f"{source}: no usable data in {str(root)!r}", f"{hint}, or pass torchvision:{name}@FOLDER"):
-        yield
 
 
 def _list_files(dataset: Any) -> list[tuple[str, int]] | None:

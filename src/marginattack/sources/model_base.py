@@ -94,7 +94,7 @@ def extract_logits(output: Any) -> Any:
     return output
 
 
-class AnyBatchSize(nn.Module):
+class AnyBatch(nn.Module):
     """A program that was recorded for ``min_batch`` to ``max_batch`` inputs, as a model for any number of inputs.
 
     Larger batches are split. Smaller ones are padded with copies of their first input, and the padding is removed.
@@ -108,7 +108,7 @@ class AnyBatchSize(nn.Module):
         self.model = model
         self.shape, self.min_batch, self.max_batch = shape, min_batch, max_batch
 
-    def train(self, mode: bool = True) -> "AnyBatchSize":
+    def train(self, mode: bool = True) -> "AnyBatch":
         """Set the flags only: a recorded program keeps its mode, and its modules refuse to be switched."""
         for module in self.modules():
             module.training = mode
@@ -131,23 +131,36 @@ class AnyBatchSize(nn.Module):
         return logits[:n]
 
 
-def lift_batch_limits(padded: AnyBatchSize, free: nn.Module, probe: Tensor) -> AnyBatchSize:
+def load_program(padded: AnyBatch, probe: Tensor, name: str, **about: Any) -> LoadedModel:
+    """Check a recorded program, and lift its limits on the batch size where possible."""
+    _check_gradient(padded, probe, name)
+    module = padded
+    if (padded.min_batch, padded.max_batch) != (1, None):
+        module = _lift_limits(padded, torch.cat([probe, probe.flip(0)[:1], probe]))
+    recorded = "any" if padded.max_batch is None else str(padded.max_batch)
+    if padded.max_batch is not None and padded.min_batch != padded.max_batch:
+        recorded = f"{padded.min_batch} to {padded.max_batch}"
+    batch = {"batch recorded": recorded, "batch used": "any" if module.max_batch is None else recorded}
+    return LoadedModel(module=module, notes={**about.pop("notes", {}), **batch}, **about)
+
+
+def _lift_limits(padded: AnyBatch, probe: Tensor) -> AnyBatch:
     """Return the program without limits on the batch if it gives every input the logits of the padded program.
 
     Most networks that were recorded for one batch size treat rows independently. Those that have the batch size in a
     shape fail or differ on this probe of several inputs, and stay padded.
     """
-    candidate = AnyBatchSize(free, padded.shape)
+    free = AnyBatch(padded.model, padded.shape)
     with torch.no_grad():
         expected = padded(probe)
         try:
-            outputs = [candidate(probe), candidate(probe[:1])]
+            outputs = [free(probe), free(probe[:1])]
         except Exception:
             return padded
     same = all(
         a.shape == b.shape and almost_equal(a, b) for a, b in zip(outputs, (expected, expected[:1]), strict=True)
     )
-    return candidate if same else padded
+    return free if same else padded
 
 
 def almost_equal(logits: Tensor, expected: Tensor) -> bool:
@@ -156,7 +169,7 @@ def almost_equal(logits: Tensor, expected: Tensor) -> bool:
     return bool((logits - expected).abs().le(1e-3 * scale + 1e-5).all())
 
 
-def check_gradient(module: nn.Module, probe: Tensor, name: str) -> None:
+def _check_gradient(module: nn.Module, probe: Tensor, name: str) -> None:
     """Refuse a program that returns no logits, or whose logits do not depend differentiably on its input."""
     images = probe.clone().requires_grad_()
     with explain_errors(f"{name} fails on a random input of shape {tuple(probe.shape)}"), torch.enable_grad():

@@ -9,15 +9,7 @@ from torch import Tensor
 
 from marginattack.errors import InputError, describe
 from marginattack.sources.common import explain_errors, import_extra, sha256
-from marginattack.sources.model_base import (
-    AnyBatchSize,
-    LoadedModel,
-    ModelOptions,
-    almost_equal,
-    check_gradient,
-    lift_batch_limits,
-    read_file,
-)
+from marginattack.sources.model_base import AnyBatch, LoadedModel, ModelOptions, almost_equal, load_program, read_file
 
 DTYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
 USUAL_SIDES = (32, 224, 28)  # pixels, tried where the graph leaves a side free
@@ -39,7 +31,7 @@ def open_onnx(source: str, options: ModelOptions) -> LoadedModel:
     name, dims, dtype = _only_input(session, source)
     converted = _convert(onnx2torch, proto, source, opset).eval()
     batch, *sides = (dim if isinstance(dim, int) and dim > 0 else None for dim in dims)
-    padded = AnyBatchSize(converted, tuple(sides), batch or 1, batch)
+    padded = AnyBatch(converted, tuple(sides), batch or 1, batch)
 
     def reference(images: Tensor) -> Tensor:
         parts = images.split(batch) if batch else [images]
@@ -47,12 +39,7 @@ def open_onnx(source: str, options: ModelOptions) -> LoadedModel:
 
     probe = _find_probe(reference, sides, batch or 3, dtype, source)
     _compare(padded, reference, probe, source)
-    check_gradient(padded, probe, source)
-    several = torch.cat([probe, probe.flip(0)[:1], probe])
-    module = padded if batch is None else lift_batch_limits(padded, converted, several)
-    recorded = "any" if batch is None else str(batch)
-    notes = {"opset": opset, "batch recorded": recorded, "batch used": "any" if module.max_batch is None else recorded}
-    return LoadedModel(module=module, content=sha256(chunks=[content]), notes=notes)
+    return load_program(padded, probe, source, content=sha256(chunks=[content]), notes={"opset": opset})
 
 
 def _only_input(session: Any, path: str) -> tuple[str, list[Any], torch.dtype]:
@@ -92,7 +79,7 @@ def _find_probe(
     raise InputError(f"{path} fails in onnxruntime on a random input: {describe(problem)}")
 
 
-def _compare(module: AnyBatchSize, reference: Callable[[Tensor], Tensor], images: Tensor, path: str) -> None:
+def _compare(module: AnyBatch, reference: Callable[[Tensor], Tensor], images: Tensor, path: str) -> None:
     """Refuse a conversion that gives other logits than onnxruntime."""
     expected = reference(images)
     with explain_errors(f"{path} runs in onnxruntime, but not after conversion by onnx2torch"), torch.no_grad():

@@ -13,23 +13,15 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from marginattack.errors import InputError
 from marginattack.sources.common import explain_errors, sha256
-from marginattack.sources.model_base import (
-    AnyBatchSize,
-    LoadedModel,
-    ModelOptions,
-    check_gradient,
-    lift_batch_limits,
-    read_file,
-)
+from marginattack.sources.model_base import AnyBatch, LoadedModel, ModelOptions, load_program, read_file
 
 PLAIN = re.compile(r"[\w.:@+\-,> ]*", re.ASCII)  # names, devices, versions: no quotes, brackets, = or line breaks
 SPEC = re.compile(r'[\w.:@+\-,> "\\\[\]{}]*', re.ASCII)  # the JSON that describes tuples and dicts
@@ -48,6 +40,7 @@ FILE_OPERATOR = re.compile(r"torch\.ops\.aten\.(from_file|save|load)\b")
 ARITHMETIC = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.operator, ast.unaryop, ast.cmpop, ast.Load, ast.keyword,
 )  # fmt: skip
+WEIGHTS_ONLY = {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}  # every torch.load reads tensors only, whatever its caller asks
 TRUST = "pass --trust-pickle if you trust its origin"
 
 
@@ -60,15 +53,11 @@ def open_pt2(source: str, options: ModelOptions) -> LoadedModel:
     shape, min_batch, max_batch = _input_limits(program, source)
     with explain_errors(f"{source} is not a usable program"):
         module = _without_guards(program)
-    padded = AnyBatchSize(module, shape, min_batch, max_batch)
     sides = [side or _example_side(program, axis) for axis, side in enumerate(shape)]
     probe = torch.rand(3, *sides, device=options.device).to(_example_input(program).dtype)
-    check_gradient(padded, probe, source)
-    used = padded if (min_batch, max_batch) == (1, None) else lift_batch_limits(padded, module, probe)
-    batch = "any" if max_batch is None else f"{min_batch} to {max_batch}" if min_batch != max_batch else str(max_batch)
-    notes = {"batch recorded": batch, "batch used": "any" if used.max_batch is None else batch}
-    was_training = _was_recorded_in_train_mode(program)
-    return LoadedModel(module=used, content=sha256(chunks=[content]), was_training=was_training, notes=notes)
+    program_hash, was_training = sha256(chunks=[content]), _was_recorded_in_train_mode(program)
+    padded = AnyBatch(module, shape, min_batch, max_batch)
+    return load_program(padded, probe, source, content=program_hash, was_training=was_training)
 
 
 def _load_trusted(path: str, content: bytes) -> Any:
@@ -84,26 +73,14 @@ def _load_checked(path: str, content: bytes) -> Any:
         raise InputError(f"{path}: {problem}: use torch 2.8 or newer, or {TRUST}") from None
     _check_archive(path, content)
     hint = f"save it again with this version of torch; if it holds custom objects, {TRUST}"
-    with explain_errors(f"cannot load {path} as a torch.export program", hint), _weights_only():
+    with (
+        explain_errors(f"cannot load {path} as a torch.export program", hint),
+        mock.patch.dict(os.environ, WEIGHTS_ONLY),
+    ):
         programs = load_pt2(io.BytesIO(content)).exported_programs
     if "model" not in programs:
         raise InputError(f"{path} holds no program named model: save it with torch.export.save(program, path)")
     return programs["model"]
-
-
-@contextmanager
-def _weights_only() -> Iterator[None]:
-    """Make every torch.load read tensors only, also where the caller asks for more."""
-    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _check_archive(path: str, content: bytes) -> None:
@@ -189,7 +166,7 @@ def _move(program: Any, device: str) -> Any:
 
 
 def _without_guards(program: Any) -> nn.Module:
-    """Return the program as a module without generated guards: AnyBatchSize checks the shape, with a clear message."""
+    """Return the program as a module without generated guards: AnyBatch checks the shape, with a clear message."""
     takes_guards = "check_guards" in inspect.signature(program.module).parameters
     module: nn.Module = program.module(check_guards=False) if takes_guards else program.module()
     module._forward_pre_hooks.clear()

@@ -63,11 +63,19 @@ def _usual_normalisations(x: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
         yield name, mean.reshape(shape), std.reshape(shape)
 
 
+def check_labels(labels: Tensor, classes: int) -> Iterator[Finding]:
+    """Report labels that are not classes of the model."""
+    outside = (labels < 0) | (labels >= classes)
+    if bool(outside.any()):
+        seen = f"label {int(labels[outside][0])}, but the model has classes 0 to {classes - 1}"
+        yield make_finding("labels-outside", seen, int(outside.sum()), len(labels))
+
+
 def check_preprocessing(
-    runner: ModelRunner, correct: Tensor, labels: Tensor, bare: nn.Module | None, preprocessing: Any
+    runner: ModelRunner, logits: Tensor, labels: Tensor, bare: nn.Module | None, preprocessing: Any
 ) -> list[Finding]:
     """Report the alternative that the model does best with, if that is clearly better than what it is given."""
-    n = len(correct)
+    n, correct = len(labels), logits.argmax(1) == labels
     if n < MIN_IMAGES or _mean(correct) > 1 - GAIN:
         return []
     better: list[tuple[float, Alternative]] = []
@@ -105,13 +113,15 @@ def is_clearly_better(other: Tensor, correct: Tensor, gain: float = GAIN) -> boo
     return won - lost >= gain * len(correct) and _tail_probability(won, won + lost, 0.5) < SIGNIFICANCE
 
 
-def check_label_order(prediction: Tensor, labels: Tensor, classes: int) -> list[Finding]:
+def check_label_order(logits: Tensor, labels: Tensor) -> list[Finding]:
     """Report labels in another order than the model's: shifted by one, or permuted.
 
     A permutation is fitted on every second image and judged on the others, so that it cannot win by chance.
     """
-    correct = prediction == labels
-    n = len(labels)
+    classes = logits.shape[1]
+    inside = (labels >= 0) & (labels < classes)
+    prediction, labels = logits.argmax(1)[inside], labels[inside]
+    n, correct = len(labels), prediction == labels
     if n < MIN_IMAGES_FOR_ORDER or _mean(correct) > 0.8:
         return []
     order = _best_permutation(prediction[::2], labels[::2], classes)
@@ -135,9 +145,10 @@ def _best_permutation(prediction: Tensor, labels: Tensor, classes: int) -> Tenso
     return torch.as_tensor(columns, device=labels.device)
 
 
-def check_expected_accuracy(correct: Tensor, classes: int, expected: float | None) -> Iterator[Finding]:
+def check_expected_accuracy(logits: Tensor, labels: Tensor, expected: float | None) -> Iterator[Finding]:
     """Report an accuracy at chance level, or significantly below the expected one."""
-    n, hits = len(correct), int(correct.sum())
+    n, classes = logits.shape
+    hits = int((logits.argmax(1) == labels).sum())
     if n >= MIN_IMAGES and classes > 1 and _tail_probability(hits, n, 1 / classes) > 0.05:
         seen = f"accuracy {hits / n:.1%}, and guessing among {classes} classes gives {1 / classes:.1%}"
         yield make_finding("accuracy-at-chance", seen, n - hits, n)

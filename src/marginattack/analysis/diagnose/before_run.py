@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from marginattack.analysis.diagnose import accuracy, gradients, outputs
 from marginattack.analysis.diagnose.findings import EXPLAINS, GRADIENTS, Finding, make_finding, prioritise
-from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner, fixed_seed
+from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner
 from marginattack.core.classifier import Classifier
 from marginattack.errors import InputError, describe
 
@@ -57,8 +57,9 @@ def preflight(
     classifier = Classifier(module)
     runner = ModelRunner(module, x, dtype=classifier.model_dtype, device=classifier.device)
     was_training = was_training or (module.training and _depends_on_mode(module))
-    with fixed_seed(classifier.device), ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
+    cuda = [classifier.device] if classifier.device.type == "cuda" else []
+    with torch.random.fork_rng(cuda), warnings.catch_warnings(), ExitStack() as stack:
+        torch.manual_seed(0)
         warnings.simplefilter("ignore")  # the checks find what a model warns of
         try:
             stack.enter_context(classifier.held())
@@ -78,11 +79,7 @@ def preflight(
 
 
 def _check_logits(
-    runner: ModelRunner,
-    labels: Tensor,
-    bare: nn.Module | None,
-    preprocessing: Mapping[str, Any] | None,
-    expect_accuracy: float | None,
+    runner: ModelRunner, labels: Tensor, bare: nn.Module | None, preprocessing: Any, expect_accuracy: float | None
 ) -> list[Finding]:
     """Run all checks on a model that returns logits, as far as it runs."""
     findings: list[Finding] = []
@@ -96,35 +93,16 @@ def _check_logits(
         runner.images, logits, labels = runner.images[finite], logits[finite], labels[finite]
         findings += outputs.check_values(logits)
         findings += outputs.check_determinism(runner)
-        findings += _check_accuracy(runner, logits, labels, bare, preprocessing, expect_accuracy)
+        findings += accuracy.check_labels(labels, logits.shape[1])
+        findings += accuracy.check_preprocessing(
+            runner, logits, labels, bare, preprocessing
+        ) or accuracy.check_label_order(logits, labels)
+        findings += accuracy.check_expected_accuracy(logits, labels, expect_accuracy)
         findings += _check_gradients(runner, logits, {finding.code for finding in findings if finding.grade != "note"})
     except ModelError as error:
         n = len(runner.images)
         findings.append(make_finding("model-fails", f"after some forwards: {error}", n, n))
     return findings
-
-
-def _check_accuracy(
-    runner: ModelRunner,
-    logits: Tensor,
-    labels: Tensor,
-    bare: nn.Module | None,
-    preprocessing: Mapping[str, Any] | None,
-    expect_accuracy: float | None,
-) -> list[Finding]:
-    """Check the range of the labels, the preprocessing, the order of the classes and the accuracy."""
-    n, classes = logits.shape
-    findings = []
-    inside = (labels >= 0) & (labels < classes)
-    if not bool(inside.all()):
-        seen = f"label {int(labels[~inside][0])}, but the model has classes 0 to {classes - 1}"
-        findings.append(make_finding("labels-outside", seen, int((~inside).sum()), n))
-    prediction = logits.argmax(1)
-    correct = prediction == labels
-    findings += accuracy.check_preprocessing(
-        runner, correct, labels, bare, preprocessing
-    ) or accuracy.check_label_order(prediction[inside], labels[inside], classes)
-    return [*findings, *accuracy.check_expected_accuracy(correct, classes, expect_accuracy)]
 
 
 def _check_gradients(runner: ModelRunner, logits: Tensor, known: set[str]) -> list[Finding]:

@@ -1,10 +1,10 @@
 """ModelRunner: runs the model under diagnosis, so that its errors become one line and it is left unchanged."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cached_property
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -151,27 +151,7 @@ class _OperatorLog(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def record_autograd_calls() -> Iterator[list[str]]:
-    """Record the calls of autograd: its engine is replaced by a function that counts and calls it."""
-    calls: list[str] = []
-    owner: Any = torch.autograd
-    engine = owner._engine_run_backward
-
-    def record(*args: Any, **kwargs: Any) -> Any:
-        calls.append("backward")
-        return engine(*args, **kwargs)
-
-    owner._engine_run_backward = record
-    try:
-        yield calls
-    finally:
-        owner._engine_run_backward = engine
-
-
-@contextmanager
-def fixed_seed(device: torch.device) -> Iterator[None]:
-    """Seed the model's random draws, and restore the caller's generators afterwards."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(0)
-        yield
+def count_autograd_calls() -> Any:
+    """Return a context manager whose ``call_count`` counts the calls of autograd's engine."""
+    autograd: Any = torch.autograd
+    return mock.patch.object(autograd, "_engine_run_backward", wraps=autograd._engine_run_backward)

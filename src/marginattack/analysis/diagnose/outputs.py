@@ -1,12 +1,13 @@
 """Checks of the outputs: their shape and values, and whether the model is a function of its input."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
 
 from marginattack.analysis.diagnose.findings import Finding, make_finding
-from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner, record_autograd_calls
+from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner, count_autograd_calls
 from marginattack.core.validation import OutputError, are_probabilities, check_logits
 from marginattack.errors import describe
 
@@ -35,24 +36,22 @@ def check_structure(runner: ModelRunner) -> list[Finding]:
 
 def _explain_failure(runner: ModelRunner, x: Tensor, error: Exception) -> Finding:
     """Say why a forward without gradients failed: the model needs gradients, or it is broken."""
-    try:
-        with torch.enable_grad(), record_autograd_calls() as calls:
-            runner.module(x.clone().requires_grad_())
-    except Exception:
-        calls = []
-    if calls:
-        seen = f"forward calls autograd and runs only with gradients enabled; without: {describe(error)}"
-        return make_finding("gradient-in-forward", seen, len(x), len(x), grade="grave")
+    with torch.enable_grad(), count_autograd_calls() as engine, suppress(Exception):
+        runner.module(x.clone().requires_grad_())
+        if engine.call_count:
+            seen = f"forward calls autograd and runs only with gradients enabled; without: {describe(error)}"
+            return make_finding("gradient-in-forward", seen, len(x), len(x), grade="grave")
     return make_finding("model-fails", f"on inputs of shape {tuple(x.shape[1:])}: {describe(error)}", len(x), len(x))
 
 
 def check_autograd_in_forward(runner: ModelRunner) -> Iterator[Finding]:
     """Report a forward that calls autograd."""
     x = runner.images[:4]
-    with record_autograd_calls() as calls:
+    with count_autograd_calls() as engine:
         runner.call(x.clone())
-    if calls:
-        yield make_finding("gradient-in-forward", f"one forward calls autograd {len(calls)} times", len(x), len(x))
+    if engine.call_count:
+        seen = f"one forward calls autograd {engine.call_count} times"
+        yield make_finding("gradient-in-forward", seen, len(x), len(x))
 
 
 def check_finite(runner: ModelRunner, logits: Tensor) -> Iterator[Finding]:
