@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.analysis.diagnose import MAY_FAIL, Finding, afterwards, found, probe
+from marginattack.analysis.diagnose import MAY_FAIL, Finding, check_results, make_finding, probe
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
@@ -75,7 +75,7 @@ def _run(
         folder.save_traces(_trace_parts(job, folder, session))
         after = [
             *_report_failed_shards(failed, folder), *_report_failed_rows(verified), *_report_mixed_hardware(folder),
-            *afterwards(folder.all_columns()), *_probe_parts(job, folder, session),
+            *check_results(folder.all_columns()), *_probe_parts(job, folder, session),
         ]  # fmt: skip
         for finding in after:
             on_finding(finding)
@@ -156,17 +156,17 @@ def _report_failed_shards(failed: list[FailedShard], folder: RunFolder) -> Itera
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
         samples = sum(len(folder.shards[each.shard]) for each in failed)
         total = folder.manifest["samples"] * len(folder.parts)
-        yield found("shards-set-aside", f"shards failed repeatedly: {named}{more}", samples, total)
+        yield make_finding("shards-set-aside", f"shards failed repeatedly: {named}{more}", samples, total)
 
 
 def _report_failed_rows(verified: dict[str, int]) -> Iterator[Finding]:
     rows, failed = verified["rows"], verified["failed"]
     if failed:
-        yield found("stored-rows-fail", f"{failed} of {rows} stored rows fail the verification", failed, rows)
+        yield make_finding("stored-rows-fail", f"{failed} of {rows} stored rows fail the verification", failed, rows)
 
 
 def _report_mixed_hardware(folder: RunFolder) -> Iterator[Finding]:
     kinds = {(session["hardware"], session["torch"]) for session in folder.manifest["sessions"]}
     if len(kinds) > 1:
         seen = "sessions ran on " + "; ".join(sorted(f"{hardware} with torch {version}" for hardware, version in kinds))
-        yield found("mixed-conditions", seen, 0, folder.manifest["samples"])
+        yield make_finding("mixed-conditions", seen, 0, folder.manifest["samples"])

@@ -1,4 +1,4 @@
-"""Files of images for the tests, and what every data source promises."""
+"""Image files for the tests of data sources, and checks that hold for every source."""
 
 import os
 from pathlib import Path
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from marginattack.errors import InputError
+from marginattack.errors import MarginAttackError
 from marginattack.sources.data import Data, open_data
 
-DRAW = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 
 
-def refused(source: object, **options: Any) -> str:
-    """The one line that refuses a source."""
-    with pytest.raises(InputError) as caught:
+def error_of(source: object, **options: Any) -> str:
+    """Return the error of one line that opening a source raises."""
+    with pytest.raises(MarginAttackError) as caught:
         open_data(str(source), **options)
     line = str(caught.value)
     assert "\n" not in line
@@ -27,8 +27,8 @@ def refused(source: object, **options: Any) -> str:
     return line
 
 
-def whole(data: Data) -> tuple[Tensor, Tensor]:
-    """All rows, with what every source promises."""
+def read_all(data: Data) -> tuple[Tensor, Tensor]:
+    """Read all rows, and check what holds for every source."""
     x, y = data.read(range(len(data)))
     assert (x.dtype, y.dtype, tuple(x.shape), len(y)) == (torch.float32, torch.int64, (len(data), *data.shape), len(x))
     assert 0 <= x.min() <= x.max() <= 1
@@ -43,7 +43,7 @@ def whole(data: Data) -> tuple[Tensor, Tensor]:
 
 
 def pixels(*shape: int) -> NDArray[np.uint8]:
-    return DRAW.integers(0, 256, shape).astype(np.uint8)
+    return RNG.integers(0, 256, shape).astype(np.uint8)
 
 
 def png(path: Path, values: NDArray[Any], mode: str | None = None) -> Path:
@@ -54,7 +54,7 @@ def png(path: Path, values: NDArray[Any], mode: str | None = None) -> Path:
 
 
 class Malicious:
-    """Leaves a mark when it is unpickled."""
+    """Creates a folder when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker

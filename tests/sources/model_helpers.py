@@ -1,4 +1,4 @@
-"""What the tests of model sources share."""
+"""Helpers of the tests of model sources."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from marginattack.errors import InputError
 from marginattack.sources.models import open_model
 
 
-def refused(message: str, source: str | Path, **settings: Any) -> str:
-    """Opening it is refused in one line that says this; the line."""
+def assert_refused(message: str, source: str | Path, **settings: Any) -> str:
+    """Check that opening a source raises an error of one line with this message, and return it."""
     with pytest.raises(InputError, match=message) as caught:
         open_model(str(source), **settings)
     line = str(caught.value)
@@ -27,6 +27,6 @@ def linear(seed: int = 3) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
 
 
-def local_weights(model: nn.Module, path: Path) -> str:
+def save_weights(model: nn.Module, path: Path) -> str:
     save_file(model.state_dict(), path)
     return str(path)
