@@ -29,5 +29,4 @@ def open_page(browser: "Browser", path: Path, *, width: int = 1600, scheme: str 
 
 
 def signal(page: "Page", chart: str, name: str, norm: str = "l2") -> Any:
-    """Return the value of a parameter of a chart."""
     return page.evaluate(f"{VIEW.format(norm=norm, chart=chart)}.signal('{name}')")

@@ -93,7 +93,6 @@ def _shard(
         "rejected": np.zeros(n, bool), "forwards": np.full(n, 205), "backwards": np.full(n, 209),
         "distance_at_90pct": distance,
     }  # fmt: skip
-    assert part.norm in NORMS
     return columns, {"original": images, "adversarial": (images + change).clamp(0, 1)}
 
 

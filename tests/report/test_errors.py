@@ -1,6 +1,5 @@
 """Unreadable runs raise a one-line error; reports on partial runs say so."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -33,12 +32,6 @@ def test_no_run(tmp_path: Path) -> None:
     assert "no manifest.json" in error_message(tmp_path / "none")
     with pytest.raises(InputError, match="no run given"):
         write_report([], tmp_path / "report.html")
-
-
-def test_older_format(run: Path) -> None:
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({**manifest, "format": 0}))
-    assert "has run format 0, this version reads" in error_message(run)
 
 
 def test_truncated_manifest(run: Path) -> None:

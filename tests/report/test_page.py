@@ -107,8 +107,8 @@ def test_clicking_pins_and_filters(browser: "Browser", real_page: Path, real: Pa
         assert sum(row["count"] for row in records(page, "matrix", "count")) == nearer
         assert signal(page, "confidence", "pin") == signal(page, "strips", "pin") == eps
         for chart in ("curve", "histogram", "strips", "confidence"):
-            drawn = page.evaluate(RULES, page.evaluate_handle(VIEW.format(norm="l2", chart=chart)))
-            assert eps in drawn, chart  # the line at the pinned ε
+            rules = page.evaluate(RULES, page.evaluate_handle(VIEW.format(norm="l2", chart=chart)))
+            assert eps in rules, chart  # the line at the pinned ε
         assert signal(page, "histogram", "pin", "linf") is None  # the other norm has its own
         page.locator(".unpin[data-norm=l2]").click()
         wait_for_charts(page)
@@ -140,10 +140,8 @@ def test_log_switch_keeps_the_pin(browser: "Browser", real_page: Path) -> None:
 def test_unit_switch(browser: "Browser", real_page: Path) -> None:
     with open_page(browser, real_page) as page:
         median = page.locator(".card .num").first
-        before, domain = (
-            float(median.inner_text()),
-            f"{VIEW.format(norm='l2', chart='histogram')}.scale('x').domain()[1]",
-        )
+        before = float(median.inner_text())
+        domain = f"{VIEW.format(norm='l2', chart='histogram')}.scale('x').domain()[1]"
         end = page.evaluate(domain)
         eps = pin(page, "1")
         page.get_by_label("255").check()
@@ -250,10 +248,8 @@ def test_several_runs(browser: "Browser", two_runs_page: Path) -> None:
         page.locator("#series").select_option(names[1])
         wait_for_charts(page)
         assert {row["series"] for row in records(page, "matrix", "pair")} == {names[1]}
-        assert (
-            page.locator("#gallery .of-series:visible").evaluate_all("all => all.map(e => e.dataset.series)")
-            == [names[1]] * 2
-        )
+        shown = page.locator("#gallery .of-series:visible").evaluate_all("all => all.map(e => e.dataset.series)")
+        assert shown == [names[1]] * 2
 
 
 LEGEND = """(view) => {

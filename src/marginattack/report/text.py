@@ -30,9 +30,8 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
     return {
         "attack": series.part.attack, "norm": series.norm, "samples": series.seen, "rows": len(mask),
         "targeted": series.targeted, "accuracy": series.correct / max(series.seen, 1),
-        "accuracy_interval": series.accuracy_interval,
-        "measured": len(margins), "success": len(found) / max(len(margins), 1),
-        "rejected": int(column["rejected"].sum()),
+        "accuracy_interval": series.accuracy_interval, "measured": len(margins),
+        "success": len(found) / max(len(margins), 1), "rejected": int(column["rejected"].sum()),
         "median": float(np.median(margins)) if len(margins) else None,
         "median_interval": statistics.median_interval(margins),
         "mean_found": float(found.mean()) if len(found) else None,
