@@ -56,7 +56,7 @@ CAUSES: dict[str, Cause] = {
         "Measure again into another folder; compare the hardware of the sessions in manifest.json."),
     "shards-set-aside": Cause("grave",
         "Their samples have no rows and are missing from everything that is computed from this run.",
-        "Find the reason (manifest.json lists these shards under set_aside) and run the same command to retry."),
+        "Find the reason (manifest.json lists these shards under failed_shards) and run the same command to retry."),
     "labels-outside": Cause("grave", "Samples whose label is not a class of the model cannot be measured.",
         "Use the class indices of the dataset on which the model was trained."),
     "constant-logits": Cause("grave",
