@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import io
 import json
-import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torchvision_stub
+from data_helpers import Malicious
 from model_helpers import assert_refused
 from torch import nn
 
@@ -22,16 +22,6 @@ from marginattack.sources.model_pt2 import check_program
 from marginattack.sources.models import open_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
-
-
-class Evil:
-    """Creates a folder when it is unpickled."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.marker),)
 
 
 @pytest.fixture
@@ -52,7 +42,7 @@ def torch_bytes(value: object) -> bytes:
 @pytest.mark.parametrize("dump", [torch_bytes, pickle.dumps])
 def test_a_pickle_is_not_executed(dump: Callable[[object], bytes], suffix: str, tmp_path: Path, marker: Path) -> None:
     file = tmp_path / f"m{suffix}"
-    file.write_bytes(dump({"weight": Evil(marker)}))
+    file.write_bytes(dump({"weight": Malicious(marker)}))
     assert_refused("is a pickle, and loading a pickle runs .* --trust-pickle", file)
     assert not marker.exists()
 
@@ -65,7 +55,7 @@ def test_a_trusted_pickle_is_loaded(tmp_path: Path, marker: Path) -> None:
     images = torch.rand(3, 1, 2, 2)
     assert opened.module(images).equal(model(images))
     assert opened.was_training
-    (tmp_path / "evil.pt").write_bytes(torch_bytes(Evil(marker)))
+    (tmp_path / "evil.pt").write_bytes(torch_bytes(Malicious(marker)))
     assert_refused("evil.pt holds NoneType", tmp_path / "evil.pt", trust_pickle=True)
     assert marker.exists()  # the pickle works: the tests above refuse a real threat
 
@@ -85,7 +75,7 @@ def test_weights_alone_need_a_factory(tmp_path: Path) -> None:
 
 def test_local_weights_are_read_as_data(tmp_path: Path, marker: Path) -> None:
     torchvision_stub.install()
-    (tmp_path / "w.pth").write_bytes(torch_bytes({"weight": Evil(marker)}))
+    (tmp_path / "w.pth").write_bytes(torch_bytes({"weight": Malicious(marker)}))
     with pytest.raises(InputError, match=r"cannot read .*w.pth as a state_dict of tensors"):
         open_model(f"timm:test_resnet@{tmp_path}/w.pth")
     assert not marker.exists()
@@ -154,7 +144,7 @@ def code(marker: Path) -> str:
 
 
 def sample_inputs(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
-    return {**records, "data/sample_inputs/model.pt": torch_bytes(((Evil(marker),), {}))}
+    return {**records, "data/sample_inputs/model.pt": torch_bytes(((Malicious(marker),), {}))}
 
 
 def pickled_weight(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
@@ -163,11 +153,13 @@ def pickled_weight(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
 
     weights = json.loads(records["data/weights/model_weights_config.json"])["config"]
     file = f"data/weights/{weights['last.bias']['path_name']}"
-    return edit_json({**records, file: torch_bytes(Evil(marker))}, "data/weights/model_weights_config.json", change)
+    return edit_json(
+        {**records, file: torch_bytes(Malicious(marker))}, "data/weights/model_weights_config.json", change
+    )
 
 
 def legacy_weights(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
-    return {**records, "data/weights/model.pt": torch_bytes({"last.bias": Evil(marker)})}
+    return {**records, "data/weights/model.pt": torch_bytes({"last.bias": Malicious(marker)})}
 
 
 def opaque_constant(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
@@ -175,7 +167,7 @@ def opaque_constant(records: dict[str, bytes], marker: Path) -> dict[str, bytes]
         config["config"]["scale"]["path_name"] = "opaque_obj_0"
         config["config"]["scale"]["use_pickle"] = True
 
-    more = {**records, "data/constants/opaque_obj_0": pickle.dumps(Evil(marker))}
+    more = {**records, "data/constants/opaque_obj_0": pickle.dumps(Malicious(marker))}
     return edit_json(more, "data/constants/model_constants_config.json", change)
 
 
@@ -215,7 +207,7 @@ def library(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
 
 
 def extra_pickle(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
-    return {**records, "data.pkl": pickle.dumps(Evil(marker))}
+    return {**records, "data.pkl": pickle.dumps(Malicious(marker))}
 
 
 ATTACKS = {
@@ -265,7 +257,7 @@ def test_trusted_programs_do_run_their_code(
 
 
 def test_the_older_format_is_not_unpickled(tmp_path: Path, marker: Path) -> None:
-    evil = torch_bytes({"a": Evil(marker)})
+    evil = torch_bytes({"a": Malicious(marker)})
     parts = {f"serialized_{name}.pt": evil for name in ("state_dict", "constants", "example_inputs")}
     older = zip_bytes({"version": b"8.15", "serialized_exported_program.json": b"{}", **parts})
     (tmp_path / "m.pt2").write_bytes(older)

@@ -186,7 +186,6 @@ def test_broken_factories(factory: str, tmp_path: Path) -> None:
 def test_a_factory_of_a_module_without_parameters(factory: str) -> None:
     opened = open_model(f"{factory}:bare", normalize="0.5/0.25")
     assert opened.module(torch.full((2, 3, 1, 1), 1.0)).tolist() == [[2.0] * 3] * 2
-    assert len(opened.digest) == 64
 
 
 def test_the_digest_depends_on_the_weights_and_the_file(tmp_path: Path) -> None:

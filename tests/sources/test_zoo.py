@@ -2,12 +2,12 @@
 
 from importlib.resources import files
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from marginattack.sources.data import samples
 from marginattack.sources.networks import ZOO, ResNet32, zoo
 
 SOURCES = files("marginattack.sources")
@@ -19,12 +19,6 @@ EXPECTED = {
     "cifar10-resnet32": ("cifar10", 0.88, 8 / 255, 0.0, 0.05),
     "cifar10-resnet32-adv": ("cifar10", 0.7, 8 / 255, 0.35, 0.65),
 }
-
-
-def load(name: str) -> tuple[Tensor, Tensor]:
-    with (SOURCES / "samples" / f"{name}.npz").open("rb") as file, np.load(file) as arrays:
-        x, y = torch.from_numpy(arrays["x"][:50]), torch.from_numpy(arrays["y"][:50])
-    return (x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2)).float() / 255, y.long()
 
 
 def pgd(model: nn.Module, images: Tensor, labels: Tensor, radius: float) -> Tensor:
@@ -45,8 +39,8 @@ def test_every_network_is_tested() -> None:
 def test_accuracy_clean_and_attacked(name: str) -> None:
     if not (SOURCES / "zoo" / f"{name}.safetensors").is_file():
         pytest.skip(f"{name} is not trained yet: experiments/train")
-    samples, least, radius, low, high = EXPECTED[name]
-    images, labels = load(samples)
+    name_of_samples, least, radius, low, high = EXPECTED[name]
+    images, labels = samples(name_of_samples, 50)
     model = zoo(name)
     assert not model.training
     assert all(weight.dtype == torch.float32 for weight in model.parameters())

@@ -43,10 +43,8 @@ def import_extra(module: str, extra: str) -> Any:
             raise MissingDependencyError(f"{package} needs {error.name}, which is not installed: {hint}") from error
         raise MissingDependencyError(f"{package} is not installed: pip install 'marginattack[{extra}]'") from error
     except Exception as error:  # torchvision built for another torch raises a RuntimeError
-        hint = f"install the build for torch {torch.__version__}"
-        raise MissingDependencyError(
-            f"{package} is installed but fails to import ({one_line(error)}): {hint}"
-        ) from error
+        problem = f"{package} is installed but fails to import ({one_line(error)})"
+        raise MissingDependencyError(f"{problem}: install the build for torch {torch.__version__}") from error
 
 
 @contextmanager

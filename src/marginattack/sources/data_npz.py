@@ -193,7 +193,7 @@ class _Reader:
             raise self.error(f"{member} grows from {info.compress_size} to {size} bytes, {growth}", hint)
         if fortran and len(shape) > 1:
             raise self.error(
-                f"{member} is in Fortran order", "save np.ascontiguousarray(x), so that rows are contiguous"
+                f"{member} is in Fortran order, so images are not contiguous", "save np.ascontiguousarray(x)"
             )
         if info.compress_type == zipfile.ZIP_STORED and array.offset - header + size > self.archive.start_dir:
             raise self.error(f"{member} declares {size} bytes, more than the file has", "the file is broken")

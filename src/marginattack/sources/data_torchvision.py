@@ -53,9 +53,7 @@ def open_torchvision(source: str, options: Options) -> Data:
     if name not in datasets.__all__ or not inspect.isclass(getattr(datasets, name)):
         raise InputError(f"{source}: torchvision has no dataset {name!r}: {suggest(name, list(datasets.__all__))}")
     if name in PICKLED and not options.trust_pickle:
-        raise InputError(
-            f"{source}: its index is a pickle, which can run code: pass --trust-pickle if you trust {root}"
-        )
+        raise InputError(f"{source}: its index is a pickle, which runs code: if you trust {root}, pass --trust-pickle")
     dataset = _construct(source, getattr(datasets, name), root, options.split)
     if not len(dataset):
         raise InputError(f"{source}: no images")

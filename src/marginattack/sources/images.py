@@ -147,10 +147,9 @@ def survey(files: Iterable[tuple[str, ImageFile]], size: ImageSize | None, where
         all_grey &= grey
         first = first or (name, width, height)
         if first[1:] != (width, height):
-            raise InputError(
-                f"{where}: images differ in size, {first[0]!r} has {first[1]}x{first[2]} pixels and {name!r} has "
-                f"{width}x{height}: resize and crop them, for example with --image-size 256/224"
-            )
+            sizes = f"{first[0]!r} has {first[1]}x{first[2]} pixels and {name!r} has {width}x{height}"
+            hint = "resize and crop them, for example with --image-size 256/224"
+            raise InputError(f"{where}: images differ in size, {sizes}: {hint}")
     if unusable:
         hint = "repair or remove them"
         raise InputError(f"{where}: {len(unusable)} of {n} images cannot be used, first {unusable[0]}: {hint}")

@@ -157,16 +157,13 @@ def _lift_limits(padded: AnyBatch, probe: Tensor) -> AnyBatch:
             outputs = [free(probe), free(probe[:1])]
         except Exception:
             return padded
-    same = all(
-        a.shape == b.shape and almost_equal(a, b) for a, b in zip(outputs, (expected, expected[:1]), strict=True)
-    )
-    return free if same else padded
+    return free if all(map(almost_equal, outputs, (expected, expected[:1]))) else padded
 
 
 def almost_equal(logits: Tensor, expected: Tensor) -> bool:
-    """Whether logits agree up to rounding, relative to the largest."""
+    """Whether logits have the same shape and agree up to rounding, relative to the largest."""
     scale = float(expected.abs().max()) if expected.numel() else 0.0
-    return bool((logits - expected).abs().le(1e-3 * scale + 1e-5).all())
+    return logits.shape == expected.shape and bool((logits - expected).abs().le(1e-3 * scale + 1e-5).all())
 
 
 def _check_gradient(module: nn.Module, probe: Tensor, name: str) -> None:

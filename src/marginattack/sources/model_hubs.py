@@ -84,9 +84,8 @@ def open_hf(source: str, options: ModelOptions) -> LoadedModel:
     local = Path(name).is_dir()
     if not local and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
         raise InputError(f"no folder {name}: pass hf: with a name on the hub or a folder made by save_pretrained")
-    hint = "it must be an image classifier with safetensors weights and no code of its own" + (
-        "" if local else "; check the name and the connection, or pass a local folder"
-    )
+    hint = "it must be an image classifier with safetensors weights and no code of its own"
+    hint += "" if local else "; check the name and the connection, or pass a local folder"
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     with explain_errors(f"cannot load hf:{name}", hint):

@@ -60,9 +60,7 @@ class Preprocess(nn.Module):
         new_width, new_height = self.size.after_resize(width, height)
         left, top, right, bottom = self.size.crop_box(new_width, new_height)
         if (new_width, new_height) != (width, height):
-            images = functional.interpolate(
-                images, (new_height, new_width), mode="bilinear", align_corners=False, antialias=True
-            )
+            images = functional.interpolate(images, (new_height, new_width), mode="bilinear", antialias=True)
         return images[:, :, top:bottom, left:right]
 
     def normalize(self, images: Tensor) -> Tensor:

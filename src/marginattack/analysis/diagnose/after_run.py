@@ -68,10 +68,8 @@ def _check_consistency(columns: Columns) -> Iterator[Finding]:
     wrong |= ~_attacked(columns) & success & (distance != 0)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        example = f"first in row {row}: success is {success[row]} at distance {distance[row]:.4g}"
-        yield make_finding(
-            "inconsistent-rows", f"success and distance contradict, {example}", int(wrong.sum()), len(wrong)
-        )
+        seen = f"contradictions, first in row {row}: success is {success[row]} at distance {distance[row]:.4g}"
+        yield make_finding("inconsistent-rows", seen, int(wrong.sum()), len(wrong))
 
 
 def _check_accuracy(columns: Columns) -> Iterator[Finding]:
@@ -114,9 +112,8 @@ def _check_convergence(name: str, rows: Columns) -> Iterator[Finding]:
     if fell.sum() >= max(3, LATE_SHARE * len(fell)):
         gain = float(np.median(before[fell] / distance[fell] - 1))
         what = "the first points were found" if np.isinf(gain) else f"distances fell by {gain:.1%} (median)"
-        yield make_finding(
-            "not-converged", f"{name}: {what} in the last tenth of the passes", int(fell.sum()), len(fell)
-        )
+        seen = f"{name}: {what} in the last tenth of the passes"
+        yield make_finding("not-converged", seen, int(fell.sum()), len(fell))
 
 
 def _check_tiny(name: str, rows: Columns) -> Iterator[Finding]:

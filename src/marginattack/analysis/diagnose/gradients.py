@@ -45,7 +45,7 @@ def check_gradients(runner: ModelRunner, logits: Tensor) -> Iterator[Finding]:
     label = logits[:n].argmax(1)
     g = runner.gradient(x, label)
     if g is None:
-        if is_discontinuous(runner, x, label):
+        if _follow_change(runner, x, label)[0]:
             yield _report_steps(runner, n, n, "the logits carry no gradient", "grave")
         else:
             yield make_finding("detached", "the logits do not require a gradient although the input does", n, n)
@@ -122,13 +122,14 @@ def _explain_flat(
     exact = int((g[flat] == 0).all(1).sum())
     grade = "grave" if number >= n / 2 else "warning"
     seen = f"the gradient of the margin is exactly zero on {exact} and nearly zero on {number - exact} images"
-    if is_discontinuous(runner, x[flat], label[flat]):
+    jumps, smooth = _follow_change(runner, x[flat], label[flat])
+    if jumps:
         return _report_steps(runner, number, n, seen, grade)
     compared = flat[: len(comparison.agree)]
     code = "zero-gradients"
     if int((~comparison.agree & compared).sum()) > int(compared.sum()) / 2:
         code, seen = "wrong-gradients", f"{seen}, but finite differences are not zero"
-    elif changes_smoothly(runner, x[flat], label[flat]):
+    elif smooth:
         code, seen = "saturated", f"{seen}; the logits are flat there and steep elsewhere"
     return make_finding(code, seen, number, n, grade=grade)
 
@@ -137,7 +138,7 @@ def _explain_wrong(runner: ModelRunner, x: Tensor, label: Tensor, comparison: Co
     """Say why gradients are wrong: straight-through estimates of steps, or another mistake."""
     bad = ~comparison.agree
     number, n = int(bad.sum()), len(x)
-    if float(comparison.constant[bad].double().mean()) > 0.5 and is_discontinuous(runner, x[bad], label[bad]):
+    if float(comparison.constant[bad].double().mean()) > 0.5 and _follow_change(runner, x[bad], label[bad])[0]:
         seen = "the gradient is an estimate (straight-through): the logits do not change at all at small steps"
         return _report_steps(runner, number, n, seen, "warning")
     error = float(comparison.error[bad].median())
@@ -162,17 +163,13 @@ def _check_cross_entropy(runner: ModelRunner, x: Tensor, label: Tensor) -> Itera
         yield make_finding("saturated-softmax", seen, zero, len(x))
 
 
-def is_discontinuous(runner: ModelRunner, x: Tensor, label: Tensor) -> bool:
-    """Whether the margin jumps on the way to another image, for most of a few samples."""
+def _follow_change(runner: ModelRunner, x: Tensor, label: Tensor) -> tuple[bool, bool]:
+    """Return whether the margin jumps, and whether it changes smoothly, between images and noise, for most samples."""
     coarse, fine = _largest_change(runner, x, label)
-    changes = coarse > 0
-    return bool(changes.any()) and float((fine[changes] > 0.3 * coarse[changes]).double().mean()) > 0.5
-
-
-def changes_smoothly(runner: ModelRunner, x: Tensor, label: Tensor) -> bool:
-    """Whether the margin changes on the way to another image, without jumps."""
-    coarse, fine = _largest_change(runner, x, label)
-    return bool((coarse > 0).any()) and float((fine <= 0.3 * coarse).double().mean()) > 0.5
+    jumps, changes = fine > 0.3 * coarse, coarse > 0
+    if not bool(changes.any()):
+        return False, False
+    return float(jumps[changes].double().mean()) > 0.5, float((~jumps).double().mean()) > 0.5
 
 
 def _largest_change(runner: ModelRunner, x: Tensor, label: Tensor, pieces: int = 32) -> tuple[Tensor, Tensor]:

@@ -108,9 +108,8 @@ class ModelRunner:
         if sum(parameter.numel() for parameter in self.module.parameters()) > MAX_COPIED:
             return None
         try:
-            copy = ModelRunner(
-                deepcopy(self.module).double(), self.images, dtype=torch.float64, device=self.images.device
-            )
+            module = deepcopy(self.module).double()
+            copy = ModelRunner(module, self.images, dtype=torch.float64, device=self.images.device)
             few = self.images[:4]
             logits = self.logits(few)
             same = bool((logits - copy.logits(few.double())).abs().max() <= 1e-2 * logits.abs().max())
