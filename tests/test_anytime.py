@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from marginattack.core.history import GRID, RATIO, Anytime
 from models import inputs, smooth
 
 import marginattack as ma
 from marginattack.attacks import ATTACKS
-from marginattack.core.history import GRID, RATIO, Anytime
 from marginattack.core.norms import L2
 from marginattack.runs.trace import trace
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from marginattack.core.norms import NORMS
 from marginattack.storage.run_folder import Part, RunFolder
 
 ATTACK = "MarginAttack(moves=200)"
