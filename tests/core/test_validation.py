@@ -1,4 +1,4 @@
-"""Input that cannot be measured is refused with one line that names the trouble; what merely looks odd is not."""
+"""Unsupported inputs raise a one-line error that names the cause; inputs that are only unusual are measured."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -28,13 +28,13 @@ ONE = nn.Linear(6, 1)
 
 @pytest.fixture(autouse=True)
 def _unchecked() -> Iterator[None]:
-    """Types as a user meets them: without the checks that the tests install."""
+    """Errors as a user sees them: without the type checks that the tests install."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-def measured(model: Any = MODEL, images: Any = X, labels: Any = Y, norm: Any = "l2", **settings: Any) -> ma.Margins:
+def measure(model: Any = MODEL, images: Any = X, labels: Any = Y, norm: Any = "l2", **settings: Any) -> ma.Margins:
     return ma.measure(model, images, labels, norm, **{"attack": QUICK, **settings})
 
 
@@ -46,108 +46,108 @@ def raises_in_eval(x: Tensor) -> Tensor:
     raise RuntimeError("only for training\nand a second line")
 
 
-def put(value: float, row: int = 0) -> Tensor:
-    """The images with one odd pixel."""
+def images_with(value: float, row: int = 0) -> Tensor:
+    """The images with one other pixel."""
     images = X.clone()
     images[row, 2] = value
     return images
 
 
-def nan_beyond(x: Tensor) -> Tensor:
+def nan_at_zero(x: Tensor) -> Tensor:
     """NaN logits for the inputs whose first pixel is 0."""
     logits: Tensor = MODEL(x)
     return torch.where(x[:, :1] == 0, torch.nan, logits)
 
 
 def batch_normalised(*shape: int) -> nn.Module:
-    """Means and variances that are each batch's own, of inputs in this shape."""
+    """A model that normalises over each batch, for inputs in this shape."""
     layer = nn.BatchNorm1d(shape[0], track_running_stats=False)
     return nn.Sequential(nn.Unflatten(1, shape), layer, nn.Flatten(), MODEL)
 
 
-LATE = X.clone()
-LATE[13, 0] = 0
+LATER = X.clone()
+LATER[13, 0] = 0
 
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
-    "softmax": (lambda: measured(after(lambda out: out.softmax(1))), "probabilities.*remove its last softmax"),
-    "a column of single logits": (lambda: measured(ONE), r"single logit.*marginattack.TwoClass\(model\)"),
-    "single logits": (lambda: measured(After(ONE, lambda out: out[:, 0])), r"single logit.*marginattack.TwoClass"),
-    "NaN logits": (lambda: measured(after(lambda out: out * torch.nan)), "NaN or infinite logits for 8 of the first 8"),
-    "infinite logits": (lambda: measured(after(lambda out: out / 0)), "NaN or infinite logits"),
-    "NaN for a later input": (lambda: measured(Function(nan_beyond), LATE), r"NaN or infinite logits for images\[13\]"),
-    "stays in train mode": (lambda: measured(Stubborn(6, 4)), "stays in train mode"),
-    "fails in eval mode": (lambda: measured(Function(raises_in_eval)), "fails in eval mode.*only for training"),
+    "softmax": (lambda: measure(after(lambda out: out.softmax(1))), "probabilities.*remove its last softmax"),
+    "a column of single logits": (lambda: measure(ONE), r"single logit.*marginattack.TwoClass\(model\)"),
+    "single logits": (lambda: measure(After(ONE, lambda out: out[:, 0])), r"single logit.*marginattack.TwoClass"),
+    "NaN logits": (lambda: measure(after(lambda out: out * torch.nan)), "NaN or infinite logits for 8 of the first 8"),
+    "infinite logits": (lambda: measure(after(lambda out: out / 0)), "NaN or infinite logits"),
+    "NaN for a later input": (lambda: measure(Function(nan_at_zero), LATER), r"NaN or infinite logits for images\[13\]"),
+    "stays in train mode": (lambda: measure(Stubborn(6, 4)), "stays in train mode"),
+    "fails in eval mode": (lambda: measure(Function(raises_in_eval)), "fails in eval mode.*only for training"),
     "wrong channels": (
-        lambda: measured(nn.Conv2d(3, 4, 3), torch.rand(4, 1, 8, 8)), r"fails .* shape \(1, 8, 8\).*channels"),
+        lambda: measure(nn.Conv2d(3, 4, 3), torch.rand(4, 1, 8, 8)), r"fails .* shape \(1, 8, 8\).*channels"),
     "statistics of the batch": (
-        lambda: measured(batch_normalised(3, 2)), "alone.*running statistics"),
-    "statistics of the batch, one value a channel": (
-        lambda: measured(batch_normalised(6)), "alone.*running statistics"),
-    "random": (lambda: measured(after(lambda out: out + 9 * torch.randn_like(out))), "random"),
-    "not a module": (lambda: measured(lambda x: x), "function, not a torch.nn.Module"),
+        lambda: measure(batch_normalised(3, 2)), "alone.*running statistics"),
+    "statistics of the batch, one value per channel": (
+        lambda: measure(batch_normalised(6)), "alone.*running statistics"),
+    "random": (lambda: measure(after(lambda out: out + 9 * torch.randn_like(out))), "random"),
+    "not a module": (lambda: measure(lambda x: x), "function, not a torch.nn.Module"),
     "not a module, in a Classifier": (lambda: ma.Classifier(MODEL.forward), "method, not a torch.nn.Module"),  # type: ignore[arg-type]
-    "a tuple": (lambda: measured(after(lambda out: (out, out))), "returns a tuple, not a tensor of logits"),
-    "labels from the model": (lambda: measured(after(lambda out: out.argmax(1))), "returns int64.*not labels"),
+    "a tuple": (lambda: measure(after(lambda out: (out, out))), "returns a tuple, not a tensor of logits"),
+    "labels from the model": (lambda: measure(after(lambda out: out.argmax(1))), "returns int64.*not labels"),
     "three dimensions": (
-        lambda: measured(after(lambda out: out[:, :, None])), r"returns shape \(8, 4, 1\) for 8 inputs"),
-    "another number of rows": (lambda: measured(after(lambda out: out[1:])), r"returns shape \(7, 4\) for 8 inputs"),
+        lambda: measure(after(lambda out: out[:, :, None])), r"returns shape \(8, 4, 1\) for 8 inputs"),
+    "another number of rows": (lambda: measure(after(lambda out: out[1:])), r"returns shape \(7, 4\) for 8 inputs"),
 }  # fmt: skip
 
 IMAGES: dict[str, tuple[Callable[[], Any], str]] = {
-    "above the box": (lambda: measured(images=put(1.1)), r"span .* to 1.1, outside the box \[0, 1\]"),
-    "below the box": (lambda: measured(images=X - 0.5), "outside the box.*normalisation inside the model"),
-    "255 for 1": (lambda: measured(images=X * 255), r"outside the box \[0, 1\].*bounds=\(lo, hi\)"),
+    "above the box": (lambda: measure(images=images_with(1.1)), r"span .* to 1.1, outside the bounds \[0, 1\]"),
+    "below the box": (lambda: measure(images=X - 0.5), "outside the bounds.*normalisation inside the model"),
+    "255 for 1": (lambda: measure(images=X * 255), r"outside the bounds \[0, 1\].*bounds=\(lo, hi\)"),
     "outside a bound of its own": (
-        lambda: measured(bounds=(torch.zeros(6), torch.tensor([1, 1, 0.05, 1, 1, 1]))), "outside the box"),
-    "NaN": (lambda: measured(images=put(torch.nan, 3)), r"NaN or infinity in 1 of 20 inputs, first in images\[3\]"),
-    "infinity": (lambda: measured(images=put(torch.inf), bounds=(-torch.inf, torch.inf)), "NaN or infinity"),
-    "uint8 of no stated scale": (lambda: measured(images=(255 * X).byte()), r"uint8.*not stated.*bounds=\(0, 255\)"),
-    "int64 of no stated scale": (lambda: measured(images=X.long().numpy()), "int64.*not stated"),
-    "bool": (lambda: measured(images=X > 0.5), "images are bool"),
-    "complex": (lambda: measured(images=X + 0j), "images are complex64"),
-    "empty": (lambda: measured(images=X[:0], labels=Y[:0]), r"shape \(0, 6\).*non-empty batch"),
-    "one dimension": (lambda: measured(images=X[0], labels=Y[:1]), r"shape \(6,\).*one input a row"),
-    "strings": (lambda: measured(images=["a.png", "b.png"], labels=[0, 1]), "images are a list that is no array"),
-    "rows of several lengths": (lambda: measured(images=[[0.0], [0.0, 1.0]], labels=[0, 1]), "no array of numbers"),
-    "none": (lambda: measured(images=None), "images are a NoneType that is no array of numbers"),
+        lambda: measure(bounds=(torch.zeros(6), torch.tensor([1, 1, 0.05, 1, 1, 1]))), "outside the bounds"),
+    "NaN": (lambda: measure(images=images_with(torch.nan, 3)), r"infinity in 1 of 20 inputs, first in images\[3\]"),
+    "infinity": (lambda: measure(images=images_with(torch.inf), bounds=(-torch.inf, torch.inf)), "NaN or infinity"),
+    "uint8 without a scale": (lambda: measure(images=(255 * X).byte()), r"uint8.*not stated.*bounds=\(0, 255\)"),
+    "int64 without a scale": (lambda: measure(images=X.long().numpy()), "int64.*not stated"),
+    "bool": (lambda: measure(images=X > 0.5), "images are bool"),
+    "complex": (lambda: measure(images=X + 0j), "images are complex64"),
+    "empty": (lambda: measure(images=X[:0], labels=Y[:0]), r"shape \(0, 6\).*non-empty batch"),
+    "one dimension": (lambda: measure(images=X[0], labels=Y[:1]), r"shape \(6,\).*one input per row"),
+    "strings": (lambda: measure(images=["a", "b"], labels=[0, 1]), "images are a list, not an array of numbers"),
+    "rows of several lengths": (lambda: measure(images=[[0.0], [0.0, 1.0]], labels=[0, 1]), "not an array of numbers"),
+    "none": (lambda: measure(images=None), "images are a NoneType, not an array of numbers"),
 }  # fmt: skip
 
 LABELS: dict[str, tuple[Callable[[], Any], str]] = {
-    "too high": (lambda: measured(labels=Y + 4), "labels hold [4-7], but the model has classes 0 to 3"),
-    "negative": (lambda: measured(labels=Y - 4), "labels hold -[1-4], but the model has classes 0 to 3"),
-    "floats": (lambda: measured(labels=Y.float()), "labels are float32: give integer class indices"),
-    "one-hot": (lambda: measured(labels=nn.functional.one_hot(Y, 4)), r"labels have shape \(20, 4\).*shape \(20,\)"),
-    "too few": (lambda: measured(labels=Y[:5]), "labels are 5 for 20 images"),
-    "none": (lambda: measured(labels=None), "labels are a NoneType"),
-    "targets that are labels": (lambda: measured(targets=Y), r"targets\[0\] is \d, the label itself"),
-    "targets too high": (lambda: measured(targets=Y + 4), "targets hold [4-7], but the model has classes 0 to 3"),
-    "targets too few": (lambda: measured(targets=Y[:3]), "targets are 3 for 20 images"),
+    "too high": (lambda: measure(labels=Y + 4), "labels hold [4-7], but the model has classes 0 to 3"),
+    "negative": (lambda: measure(labels=Y - 4), "labels hold -[1-4], but the model has classes 0 to 3"),
+    "floats": (lambda: measure(labels=Y.float()), "labels are float32: give integer class indices"),
+    "one-hot": (lambda: measure(labels=nn.functional.one_hot(Y, 4)), r"labels have shape \(20, 4\).*shape \(20,\)"),
+    "too few": (lambda: measure(labels=Y[:5]), "labels are 5 for 20 images"),
+    "none": (lambda: measure(labels=None), "labels are a NoneType"),
+    "targets that are labels": (lambda: measure(targets=Y), r"targets\[0\] is \d, the label itself"),
+    "targets too high": (lambda: measure(targets=Y + 4), "targets hold [4-7], but the model has classes 0 to 3"),
+    "targets too few": (lambda: measure(targets=Y[:3]), "targets are 3 for 20 images"),
 }
 
 SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
-    "norm": (lambda: measured(norm="l3"), "no norm named 'l3': choose one of l0, l1, l2, linf"),
+    "norm": (lambda: measure(norm="l3"), "no norm named 'l3': choose one of l0, l1, l2, linf"),
     "norm by number": (lambda: as_norm(2), "no norm named 2: choose one of"),  # type: ignore[arg-type]
-    "norm the attack is not made for": (
-        lambda: measured(norm="l1", attack=DeepFool()), "DeepFool is made for l2, linf, not l1"),
-    "bounds reversed": (lambda: measured(bounds=(1, 0)), r"bounds are \[1, 0\]: the lower must be below the upper"),
-    "bounds equal": (lambda: measured(bounds=(0, 0)), "the lower must be below the upper"),
-    "bounds of NaN": (lambda: measured(bounds=(0, torch.nan)), "the lower must be below the upper"),
-    "three bounds": (lambda: measured(bounds=(0, 0.5, 1)), r"bounds are \(0, 0.5, 1\): give \(lo, hi\)"),
-    "one bound": (lambda: measured(bounds=255), "bounds are 255"),
-    "bounds in words": (lambda: measured(bounds=("lo", "hi")), "bounds are"),
+    "norm that the attack does not support": (
+        lambda: measure(norm="l1", attack=DeepFool()), "DeepFool supports l2, linf, not l1"),
+    "bounds reversed": (lambda: measure(bounds=(1, 0)), r"bounds are \[1, 0\]: the lower bound must be below"),
+    "bounds equal": (lambda: measure(bounds=(0, 0)), "the lower bound must be below the upper"),
+    "bounds of NaN": (lambda: measure(bounds=(0, torch.nan)), "the lower bound must be below the upper"),
+    "three bounds": (lambda: measure(bounds=(0, 0.5, 1)), r"bounds are \(0, 0.5, 1\): give \(lo, hi\)"),
+    "one bound": (lambda: measure(bounds=255), "bounds are 255"),
+    "bounds in words": (lambda: measure(bounds=("lo", "hi")), "bounds are"),
     "bounds of another shape": (
-        lambda: measured(bounds=(torch.zeros(5), torch.ones(5))), r"bounds of shape \(5,\) do not fit inputs of shape"),
-    "bounds of two shapes": (lambda: measured(bounds=(torch.zeros(6), torch.ones(5))), r"shapes \(6,\) and \(5,\)"),
-    "bounds twice": (lambda: measured(ma.Classifier(MODEL), bounds=(0, 1)), "bounds are stated twice"),
-    "no budget": (lambda: measured(budget=0), "budget is 0.*at least 1"),
-    "no batch": (lambda: measured(batch=0), "batch is 0"),
-    "no chunk": (lambda: ma.Classifier(MODEL, chunk=0), "chunk is 0"),
+        lambda: measure(bounds=(torch.zeros(5), torch.ones(5))), r"bounds of shape \(5,\) do not fit inputs of shape"),
+    "bounds of two shapes": (lambda: measure(bounds=(torch.zeros(6), torch.ones(5))), r"shapes \(6,\) and \(5,\)"),
+    "bounds twice": (lambda: measure(ma.Classifier(MODEL), bounds=(0, 1)), "bounds is given twice"),
+    "no budget": (lambda: measure(budget=0), "budget is 0.*at least 1"),
+    "no batch": (lambda: measure(batch=0), "batch is 0"),
+    "no batch size": (lambda: ma.Classifier(MODEL, batch_size=0), "batch_size is 0: it must be at least 1"),
     "preset": (lambda: ma.preset("mnist-l7"), "no preset named 'mnist-l7': choose one of mnist-l2"),
     "zoo": (lambda: zoo("alexnet"), "no zoo model named 'alexnet': choose one of mnist-cnn"),
     "samples": (lambda: samples("svhn"), "no samples named 'svhn': choose one of mnist"),
     "join of nothing": (lambda: ma.Margins.join([]), "nothing to join"),
-    "join of two norms": (lambda: ma.Margins.join([measured(), measured(norm="linf")]), "cannot join margins"),
-    "join of two seeds": (lambda: ma.Margins.join([measured(), measured(seed=1)]), "cannot join .* different settings"),
+    "join of two norms": (lambda: ma.Margins.join([measure(), measure(norm="linf")]), "cannot join margins"),
+    "join of two seeds": (lambda: ma.Margins.join([measure(), measure(seed=1)]), "cannot join .* different settings"),
 }  # fmt: skip
 
 CASES = [
@@ -157,15 +157,15 @@ CASES = [
 ]
 
 
-def refusal(call: Callable[[], object]) -> str:
+def error_of(call: Callable[[], object]) -> str:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         call()
     return str(caught.value)
 
 
 @pytest.mark.parametrize(("call", "message"), CASES)
-def test_bad_input_is_refused_in_one_line(call: Callable[[], object], message: str) -> None:
-    line = refusal(call)
+def test_bad_input_raises_one_line(call: Callable[[], object], message: str) -> None:
+    line = error_of(call)
     assert "\n" not in line
     assert re.search(message, line), line
 
@@ -186,52 +186,52 @@ def newer(path: Path) -> str:
 
 
 @pytest.mark.parametrize("write", [damaged, foreign, newer])
-def test_other_files_are_refused_in_one_line_that_names_them(write: Callable[[Path], str], tmp_path: Path) -> None:
+def test_other_files_raise_one_line_that_names_them(write: Callable[[Path], str], tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
     message = write(path)
-    line = refusal(lambda: ma.Margins.load(path))
+    line = error_of(lambda: ma.Margins.load(path))
     assert message in line
     assert str(path) in line
     assert "\n" not in line
 
 
-def test_the_two_class_wrap_measures_a_single_logit() -> None:
+def test_two_class_wraps_a_model_with_a_single_logit() -> None:
     images = torch.tensor([[0.2, 0.5], [0.9, 0.5]])
     linear = nn.Linear(2, 1)
     with torch.no_grad():
         linear.weight.copy_(torch.tensor([[2.0, 0.0]]))
         linear.bias.fill_(-1.0)
     for model in (linear, After(linear, lambda z: z[:, 0])):
-        margins = measured(ma.TwoClass(model), images, [0, 1])
+        margins = measure(ma.TwoClass(model), images, [0, 1])
         assert margins.prediction.tolist() == [0, 1]
         assert margins.distance.tolist() == pytest.approx([0.3, 0.4], rel=1e-4)
 
 
-def test_float_noise_outside_the_box_is_tolerated_and_taken_away() -> None:
+def test_rounding_outside_the_bounds_is_tolerated_and_clamped() -> None:
     images = X.clone()
     images[:, 0], images[:, 1] = -3e-6, 1 + 3e-6
-    margins = measured(images=images)
+    margins = measure(images=images)
     assert (images < 0).any()
     assert (images > 1).any()
     assert ((margins.adversarial >= 0) & (margins.adversarial <= 1)).all()
 
 
-def test_whole_numbers_are_accepted_where_their_scale_is_stated() -> None:
+def test_integers_are_accepted_where_bounds_are_given() -> None:
     model = Function(lambda x: MODEL(x / 255))
     images = (255 * X).byte()
     with torch.no_grad():
         labels = MODEL(images / 255).argmax(1)
     for values in (images, images.numpy(), images.numpy().astype(np.uint16), images.long()):
-        margins = measured(model, values, labels, bounds=(0, 255))
+        margins = measure(model, values, labels, bounds=(0, 255))
         assert margins.adversarial.dtype == torch.float32
         assert bool(margins.success.all())
 
 
-def test_arrays_that_may_not_be_written_to_are_read() -> None:
+def test_read_only_arrays_are_read() -> None:
     images = X.numpy().copy()
     images.setflags(write=False)
-    assert bool(measured(images=images).success.all())
+    assert bool(measure(images=images).success.all())
 
 
 def test_plain_lists_are_read() -> None:
-    assert bool(measured(images=X.tolist(), labels=Y.tolist()).success.all())
+    assert bool(measure(images=X.tolist(), labels=Y.tolist()).success.all())
