@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from marginattack.attacks.legs import Descent
+from marginattack.core.history import Anytime
 from models import inputs, smooth
 from standins import Replayed
 from torch import Tensor
 
 from marginattack.attacks import Race
-from marginattack.attacks.legs import Descent
 from marginattack.core import losses, norms
 from marginattack.core.classifier import Classifier
-from marginattack.core.history import Anytime
 from marginattack.core.norms import L2, LINF, Norm
 from marginattack.core.problem import Problem
 from marginattack.execution import graphs, kernels

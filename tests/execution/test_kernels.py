@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from marginattack.attacks.legs import Descent
 from models import inputs, smooth
 
-from marginattack.attacks.legs import Descent
 from marginattack.core import norms
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import L2, LINF, Norm
