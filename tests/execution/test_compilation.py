@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import inputs, smooth
+from models import Function, inputs, smooth
 from problems import validated
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -99,6 +99,20 @@ def test_only_full_batches_are_compiled(
     expected = ma.measure(Classifier(model, batch_size=8), images, labels, "l2", budget=60, batch=8)
     assert found.distance.equal(expected.distance)
     assert (found.settings["compiled"], expected.settings["compiled"]) == ("compiled", "not asked for")
+
+
+def test_after_out_of_memory_the_model_is_compiled_for_half_the_batch(
+    compiling: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(images: Tensor) -> Tensor:
+        if len(images) > 8:
+            raise torch.OutOfMemoryError("out of memory")
+        return model(images)
+
+    model = smooth()
+    monkeypatch.setattr(torch, "compile", compile_to(Function(run)))
+    found = ma.measure(Classifier(model, batch_size=16), *inputs(model, n=16), "l2", budget=60, batch=16)
+    assert found.settings["compiled"] == "compiled"
 
 
 def test_small_batches_are_not_compiled_and_the_settings_say_so(
