@@ -1,4 +1,4 @@
-"""Captured looks and steps: the bookkeeping around a graph with a stand-in for it, and real graphs on a GPU."""
+"""Captured queries and steps: the bookkeeping with stand-ins for graphs, and real graphs on a GPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,129 +6,128 @@ from typing import Any
 import pytest
 import torch
 from models import inputs, smooth
-from standins import Replayed
+from problems import validated
+from standins import StandInGraph
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.attacks import ATTACKS, Attack, MarginAttack, Race, legs
+from marginattack.attacks import ATTACKS, Attack, MarginAttack, Race
 from marginattack.attacks.marginattack import Slide
+from marginattack.attacks.race import scheduling
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
 from marginattack.core.problem import Problem
 from marginattack.core.schedules import Constant, Power
+from marginattack.execution import captured as captures
 from marginattack.execution import graphs
+from marginattack.execution.session import Session, open_session
 
-# Hops that end a little past the boundary: of those that end on it, rounding decides which look finds them.
+# Hops that end a little past the boundary: for those that end on it, rounding decides which query finds them.
 TWICE = MarginAttack(restarts=2, radius=0.1, offset=Constant(-1e-6))
-EARLY = MarginAttack(follow=0, scans=0, moves=44, closing=4, beta=Power(0.5), gain=1e-8)  # samples leave it in turn
+EARLY = MarginAttack(
+    follow=0, scans=0, moves=44, closing=4, beta=Power(0.5), gain=1e-8
+)  # samples finish one after the other
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: CUDA graphs exist nowhere else")
 
 
-def solved(attack: Attack, norm: str, *, captured: bool, budget: int = 90, n: int = 11) -> tuple[Problem, Classifier]:
+def solve(attack: Attack, norm: str, *, captured: bool, budget: int = 90, n: int = 11) -> tuple[Problem, Session]:
     """A problem after an attack, on a GPU where there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    classifier = Classifier(smooth().to(device), graphs=captured)
-    with classifier.held():
-        x, y, _ = classifier.accept(*inputs(smooth(), n=n))
-        problem = Problem(classifier, x, y, as_norm(norm), budget=budget)
+    with validated(Classifier(smooth().to(device), graphs=captured), *inputs(smooth(), n=n)) as (session, batch):
+        problem = session.problem(batch, as_norm(norm), budget=budget)
         problem.solve(attack)
-    return problem, classifier
+    return problem, session
+
+
+def check_same(found: Problem, expected: Problem) -> None:
+    """The same incumbents after the same passes."""
+    torch.testing.assert_close(found.incumbent.distance, expected.incumbent.distance, rtol=1e-5, atol=0)
+    assert found.budget.forwards.equal(expected.budget.forwards)
+    assert found.budget.backwards.equal(expected.budget.backwards)
+    history, other = found.incumbent.history, expected.incumbent.history
+    assert history.passes.equal(other.passes)
+    torch.testing.assert_close(history.curve, other.curve, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize(("norm", "n"), [("l1", 16), ("l2", 16), ("linf", 16), ("l2", 11)])
 @pytest.mark.parametrize("attack", [Race(), MarginAttack(), TWICE, EARLY])
-def test_captured_steps_are_the_plain_ones(replayed: list[Replayed], attack: Attack, norm: str, n: int) -> None:
-    plain, _ = solved(attack, norm, captured=False, n=n)
-    assert not replayed
-    captured, classifier = solved(attack, norm, captured=True, n=n)
-    assert replayed
-    assert not classifier.graphs.why
-    torch.testing.assert_close(captured.distance, plain.distance, rtol=1e-5, atol=0)
-    for name in ("forwards", "backwards"):
-        assert getattr(captured, name).equal(getattr(plain, name)), name
-    assert captured.anytime.passes.equal(plain.anytime.passes)
-    torch.testing.assert_close(captured.anytime.curve, plain.anytime.curve, rtol=1e-5, atol=0)
+def test_captured_steps_are_the_eager_ones(graphs_made: list[StandInGraph], attack: Attack, norm: str, n: int) -> None:
+    eager, _ = solve(attack, norm, captured=False, n=n)
+    assert not graphs_made
+    captured, session = solve(attack, norm, captured=True, n=n)
+    assert graphs_made
+    assert not session.graphs.why_not
+    check_same(captured, eager)
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name not in ("race", "marginattack")])
-def test_captured_looks_are_the_plain_ones(replayed: list[Replayed], name: str) -> None:
+def test_captured_queries_are_the_eager_ones(graphs_made: list[StandInGraph], name: str) -> None:
     attack = ATTACKS[name]()
-    norm = attack.norms[0]
-    plain, _ = solved(attack, norm, captured=False)
-    captured, _ = solved(attack, norm, captured=True)
-    torch.testing.assert_close(captured.distance, plain.distance, rtol=1e-5, atol=0)
-    assert captured.forwards.equal(plain.forwards)
+    eager, captured = (solve(attack, attack.norms[0], captured=each)[0] for each in (False, True))
+    check_same(captured, eager)
 
 
-def test_batches_of_about_the_same_size_share_graphs(replayed: list[Replayed]) -> None:
+def test_batches_of_similar_size_share_graphs(graphs_made: list[StandInGraph]) -> None:
     images, labels = inputs(smooth(dtype=torch.float32), n=64)
-    classifier = Classifier(smooth(dtype=torch.float32))
     made = []
-    with classifier.held():
-        for n in (16, 15, 14, 13) * 4:  # of other inputs, which company changes about as much
-            x, y, _ = classifier.accept(images[n : 2 * n], labels[n : 2 * n])
-            classifier.meet(x, classifier.answers(x))
-            Problem(classifier, x, y, as_norm("l2"), budget=60).solve(MarginAttack())
-            made.append(len(replayed))
-    assert made[-1] <= 4 * made[0]  # of two companies, two steps and two kinds of looks; not 16 times as many
+    with open_session(Classifier(smooth(dtype=torch.float32))) as session:
+        for n in (16, 15, 14, 13) * 4:  # other inputs, with about the same batch noise
+            batch = session.validate(images[n : 2 * n], labels[n : 2 * n])
+            session.problem(batch, as_norm("l2"), budget=60).solve(MarginAttack())
+            made.append(len(graphs_made))
+    assert made[-1] <= 4 * made[0]  # of two tolerances, two steps and two kinds of queries; not 16 times as many
     assert made[-2] == made[-1]
-    assert [graphs.friendly(n) for n in (1, 8, 9, 100, 500, 512, 513, 1000)] == [8, 8, 16, 104, 512, 512, 544, 1024]
-    assert all(n <= graphs.friendly(n) <= max(8, 1.07 * n + 8) for n in range(1, 5000))
+    sizes = (1, 8, 9, 100, 500, 512, 513, 1000)
+    assert [graphs.graph_rows(n) for n in sizes] == [8, 8, 16, 104, 512, 512, 544, 1024]
+    assert all(n <= graphs.graph_rows(n) <= max(8, 1.07 * n + 8) for n in range(1, 5000))
 
 
-def test_what_was_measured_before_changes_nothing(replayed: list[Replayed]) -> None:
-    images, labels = inputs(smooth(), n=40)
-    alone = Classifier(smooth())
-    with alone.held():
-        x, y, _ = alone.accept(images[:11], labels[:11])
-        first = Problem(alone, x, y, as_norm("l2"), budget=60)
+def test_what_was_captured_before_changes_nothing(graphs_made: list[StandInGraph]) -> None:
+    with validated(Classifier(smooth()), *inputs(smooth(), n=11)) as (session, batch):
+        first, again = (session.problem(batch, as_norm("l2"), budget=60) for _ in range(2))
         first.solve(Race())
-        again = Problem(alone, x, y, as_norm("l2"), budget=60)
         again.solve(Race())
-    assert first.distance.equal(again.distance)
-    assert first.best.equal(again.best)
+    assert first.incumbent.distance.equal(again.incumbent.distance)
+    assert first.incumbent.points.equal(again.incumbent.points)
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError])
-def test_memory_that_runs_out_in_a_capture_halves_the_batch(
-    replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+def test_out_of_memory_in_a_capture_halves_the_batch(
+    graphs_made: list[StandInGraph], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    captured = graphs._captured
+    capture, failed, sizes = captures.capture, [], []  # type: ignore[var-annotated]
 
-    def tight(function: Callable[[], Any], *rest: Any) -> Any:
-        if len(held) < 1:
-            held.append(1)
+    def fail_once(function: Callable[[], Any], *rest: Any) -> Any:
+        if not failed:
+            failed.append(1)
             raise error("no memory")
-        return captured(function, *rest)
+        return capture(function, *rest)
 
-    held: list[int] = []
-    monkeypatch.setattr(graphs, "_captured", tight)
-    images, labels = inputs(smooth(), n=16)
-    classifier = Classifier(smooth())
-    found = ma.measure(classifier, images, labels, "l2", budget=100, batch=16)
-    assert classifier.chunk == 8
-    assert not classifier.graphs.why
+    monkeypatch.setattr(captures, "capture", fail_once)
+    found = ma.measure(smooth(), *inputs(smooth(), n=16), "l2", budget=100, batch=16, progress=sizes.append)
+    assert sizes == [8, 8]
+    assert graphs_made
     assert found.success.all()
 
 
-def test_a_step_that_remembers_is_made_plainly(replayed: list[Replayed]) -> None:
-    remembering = Remembering([])
-    problem, classifier = solved(MarginAttack(follow=0, scans=0, projection=remembering), "l2", captured=True)
-    assert torch.isfinite(problem.distance).all()
-    assert not classifier.graphs.why
-    assert len(set(remembering.seen)) == len(remembering.seen) > 10  # once for each pair of moves
+def test_a_step_with_a_state_is_run_eagerly(graphs_made: list[StandInGraph]) -> None:
+    recording = Recording([])
+    problem, session = solve(MarginAttack(follow=0, scans=0, projection=recording), "l2", captured=True)
+    assert torch.isfinite(problem.incumbent.distance).all()
+    assert not session.graphs.why_not
+    assert len(set(recording.seen)) == len(recording.seen) > 10  # once for each pair of moves
 
 
-def test_a_step_that_remembers_may_leave_samples_out(replayed: list[Replayed]) -> None:
-    leaving = MarginAttack(follow=0, scans=0, rescue=0, projection=Leaving(3))
-    problem, _ = solved(leaving, "l2", captured=True)
-    spent = problem.forwards + problem.backwards
+def test_a_step_with_a_state_may_deactivate_samples(graphs_made: list[StandInGraph]) -> None:
+    deactivating = MarginAttack(follow=0, scans=0, rescue=0, projection=Deactivating(3))
+    problem, _ = solve(deactivating, "l2", captured=True)
+    spent = problem.budget.forwards + problem.budget.backwards
     assert spent[::2].max() < 20 < 80 < spent[1::2].min()  # out of 90, after three moves
 
 
-class Leaving:
-    """A projection that leaves every other sample out from a move on."""
+class Deactivating:
+    """A projection that deactivates every other sample after some moves."""
 
     def __init__(self, moves: int) -> None:
         self.moves, self.made = moves, 0
@@ -136,22 +135,22 @@ class Leaving:
     def __call__(self, problem: Problem, z: Tensor, g: Tensor, beta: float | Tensor) -> Tensor:
         self.made += 1
         if self.made == self.moves:
-            problem.drop(torch.arange(len(z)) % 2 == 0)
+            problem.budget.deactivate(torch.arange(len(z)) % 2 == 0)
         return z
 
 
-def test_a_step_of_a_class_of_ones_own_is_made_plainly(replayed: list[Replayed]) -> None:
+def test_a_step_of_another_class_is_run_eagerly(graphs_made: list[StandInGraph]) -> None:
     class Own(Slide):
         pass
 
-    problem, classifier = solved(MarginAttack(projection=Own()), "l2", captured=True)
-    slid, _ = solved(MarginAttack(projection=Slide()), "l2", captured=True)
-    assert not classifier.graphs.why
-    assert problem.distance.equal(slid.distance)
+    own, session = solve(MarginAttack(projection=Own()), "l2", captured=True)
+    slide, _ = solve(MarginAttack(projection=Slide()), "l2", captured=True)
+    assert not session.graphs.why_not
+    assert own.incumbent.distance.equal(slide.incumbent.distance)
 
 
-class Remembering:
-    """A projection with a memory: no value."""
+class Recording:
+    """A projection with a state: not a value."""
 
     def __init__(self, seen: list[float]) -> None:
         self.seen = seen
@@ -161,35 +160,37 @@ class Remembering:
         return z
 
 
-def test_a_model_that_cannot_be_captured_is_measured_plainly(
-    replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
+def test_a_model_that_cannot_be_captured_is_run_eagerly(
+    graphs_made: list[StandInGraph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(*_: object) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(graphs, "_captured", refuses)
-    plain, _ = solved(Race(), "l2", captured=False)
-    captured, classifier = solved(Race(), "l2", captured=True)
-    assert "operation not permitted" in classifier.graphs.why
-    assert captured.distance.equal(plain.distance)
-    assert captured.forwards.equal(plain.forwards)
+    monkeypatch.setattr(captures, "capture", fail)
+    eager, _ = solve(Race(), "l2", captured=False)
+    captured, session = solve(Race(), "l2", captured=True)
+    assert "operation not permitted" in session.graphs.why_not
+    assert captured.incumbent.distance.equal(eager.incumbent.distance)
+    assert captured.budget.forwards.equal(eager.budget.forwards)
 
 
-def test_a_graph_that_answers_otherwise_is_not_used(replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong(Replayed):
+def test_a_graph_with_other_answers_is_not_used(
+    graphs_made: list[StandInGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong(StandInGraph):
         def replay(self) -> None:
             super().replay()
             super().replay()  # a step too many
 
-    monkeypatch.setattr(graphs, "_captured", lambda function, *_: (Wrong(function), None))
-    plain, _ = solved(MarginAttack(), "l2", captured=False)
-    captured, classifier = solved(MarginAttack(), "l2", captured=True)
-    assert classifier.graphs.why == "a captured pass answers otherwise than a plain one"
-    assert captured.distance.equal(plain.distance)
+    monkeypatch.setattr(captures, "capture", lambda function, *_: (Wrong(function), None))
+    eager, _ = solve(MarginAttack(), "l2", captured=False)
+    captured, session = solve(MarginAttack(), "l2", captured=True)
+    assert session.graphs.why_not == "a captured pass answers otherwise than an eager one"
+    assert captured.incumbent.distance.equal(eager.incumbent.distance)
 
 
-class Asking(nn.Module):
-    """A model that asks the host in the middle of its forward, which a graph cannot hold."""
+class Synchronizing(nn.Module):
+    """A model that waits for the GPU in the middle of its forward, which cannot be captured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,51 +204,48 @@ class Asking(nn.Module):
 @on_a_gpu
 @pytest.mark.parametrize("norm", ["l0", "l1", "l2", "linf"])
 @pytest.mark.parametrize("attack", [Race(), MarginAttack()])
-def test_on_a_gpu_graphs_find_what_plain_execution_finds(attack: Attack, norm: str) -> None:
-    plain, _ = solved(attack, norm, captured=False, n=40)
-    captured, classifier = solved(attack, norm, captured=True, n=40)
-    assert not classifier.graphs.why
-    assert float((captured.distance / plain.distance).log().abs().mean()) < 1e-3
-    assert captured.forwards.equal(plain.forwards)
+def test_on_a_gpu_graphs_find_what_eager_execution_finds(attack: Attack, norm: str) -> None:
+    eager, _ = solve(attack, norm, captured=False, n=40)
+    captured, session = solve(attack, norm, captured=True, n=40)
+    assert not session.graphs.why_not
+    assert float((captured.incumbent.distance / eager.incumbent.distance).log().abs().mean()) < 1e-3
+    assert captured.budget.forwards.equal(eager.budget.forwards)
 
 
 @on_a_gpu
-def test_on_a_gpu_a_model_that_asks_the_host_is_measured_plainly() -> None:
-    images, labels = inputs(smooth(), n=12)
-    classifier = Classifier(Asking().cuda())
-    found = ma.measure(classifier, images, labels, "l2", budget=100)
-    assert "no graph of it can be captured" in classifier.graphs.why
-    expected = ma.measure(Classifier(Asking().cuda(), graphs=False), images, labels, "l2", budget=100)
+def test_on_a_gpu_a_model_that_synchronizes_is_run_eagerly() -> None:
+    found, expected = (
+        ma.measure(Classifier(Synchronizing().cuda(), graphs=graphs), *inputs(smooth(), n=12), "l2", budget=100)
+        for graphs in (True, False)
+    )
+    assert "the model cannot be captured" in found.settings["graphs"]
+    assert expected.settings["graphs"] == "switched off"
     torch.testing.assert_close(found.distance, expected.distance, rtol=1e-5, atol=0)
 
 
 @on_a_gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize(("attack", "where"), [(MarginAttack(), "walk"), (Race(), "walk"), (Race(), "legs")])
+@pytest.mark.parametrize(("attack", "where"), [(MarginAttack(), "steps"), (Race(), "steps"), (Race(), "interleaving")])
 @pytest.mark.parametrize("captured", [False, True])
-def test_on_a_gpu_no_walk_waits_for_it(
-    attack: Attack, where: str, captured: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place: Any = graphs.Graphs if captured else graphs
-    name = "walk" if captured else "plainly"
-    if where == "legs":
-        place, name = legs, "abreast"
-    walk = getattr(place, name)
-    walks = []
+def test_no_step_waits_for_the_gpu(attack: Attack, where: str, captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner: Any = graphs.Graphs if captured else graphs
+    name = "run" if captured else "run_eager"
+    if where == "interleaving":
+        owner, name = scheduling, "run_interleaved"
+    run = getattr(owner, name)
+    calls = []
 
-    def strictly(*arguments: Any) -> Any:
-        walks.append(1)
+    def run_without_waiting(*arguments: Any) -> Any:
+        calls.append(1)
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            return walk(*arguments)
+            return run(*arguments)
         finally:
             torch.cuda.set_sync_debug_mode(before)
 
-    classifier = Classifier(smooth().cuda(), graphs=captured)
-    with classifier.held():
-        x, y, _ = classifier.accept(*inputs(smooth(), n=40))
-        Problem(classifier, x, y, as_norm("l2"), budget=200).solve(attack)  # captures, which compares and waits
-        monkeypatch.setattr(place, name, strictly)
-        Problem(classifier, x, y, as_norm("l2"), budget=200).solve(attack)
-    assert walks
+    with validated(Classifier(smooth().cuda(), graphs=captured), *inputs(smooth(), n=40)) as (session, batch):
+        session.problem(batch, as_norm("l2"), budget=200).solve(attack)  # captures, which compares and waits
+        monkeypatch.setattr(owner, name, run_without_waiting)
+        session.problem(batch, as_norm("l2"), budget=200).solve(attack)
+    assert calls
