@@ -1,15 +1,17 @@
-"""measure(): the same whatever the batch, honest about what holds on the bare model, and right in any unit."""
+"""measure(): independent of the batch, verified on the plain model, and correct in any unit."""
 
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
 import torch
 from models import Fickle, Function, constant, inputs, smooth
+from problems import line, validated
 from torch import Tensor, nn
 
 import marginattack as ma
+from marginattack.execution import session as sessions
+from marginattack.execution.session import Session
 
 QUICK = ma.MarginAttack(moves=24, closing=4, follow=2)
 RANDOM = ma.MarginAttack(moves=32, closing=8, follow=1, restarts=2, radius=0.1)
@@ -24,28 +26,28 @@ def same(a: ma.Margins, b: ma.Margins) -> bool:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_draws_belong_to_the_sample_whatever_the_batch_and_the_chunk(norm: str) -> None:
+def test_draws_belong_to_the_sample_whatever_the_batch(norm: str) -> None:
     model = smooth()
     images, labels = inputs(model, n=10)
 
-    def distance(batch: int, chunk: int) -> Tensor:
-        classifier = ma.Classifier(model, chunk=chunk)
+    def distance(batch: int, batch_size: int) -> Tensor:
+        classifier = ma.Classifier(model, batch_size=batch_size)
         return ma.measure(classifier, images, labels, norm, attack=RANDOM, batch=batch).distance
 
-    whole = distance(10, 10)
-    assert torch.isfinite(whole).all()
-    for batch, chunk in [(1, 10), (7, 10), (10, 3), (7, 1)]:
-        torch.testing.assert_close(distance(batch, chunk), whole, rtol=1e-6, atol=0)
+    together = distance(10, 10)
+    assert torch.isfinite(together).all()
+    for batch, batch_size in [(1, 10), (7, 10), (10, 3), (7, 1)]:
+        torch.testing.assert_close(distance(batch, batch_size), together, rtol=1e-6, atol=0)
 
 
 def test_in_float32_batches_agree_to_a_thousandth_on_average(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
     images, labels = (part[:10] for part in digits)
     attack = ma.MarginAttack(moves=32, closing=8, follow=1, restarts=2, radius=0.1, candidates=3)
-    one, seven, whole = (
+    one, seven, together = (
         ma.measure(network, images, labels, "linf", attack=attack, batch=batch).distance for batch in (1, 7, 10)
     )
     for other in (one, seven):
-        assert (other / whole - 1).abs().mean() <= 1e-3
+        assert (other / together - 1).abs().mean() <= 1e-3
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -86,7 +88,7 @@ def test_a_misclassified_input_has_distance_zero_and_costs_nothing() -> None:
     assert margins.summary()["measured"] == 15
 
 
-def test_of_a_constant_model_nothing_is_found() -> None:
+def test_nothing_is_found_for_a_constant_model() -> None:
     images = torch.rand(3, 5)
     for norm in NORMS:
         margins = ma.measure(constant(2.0, 0.0, 0.0), images, torch.tensor([0, 0, 1]), norm, attack=QUICK)
@@ -97,21 +99,16 @@ def test_of_a_constant_model_nothing_is_found() -> None:
         assert not margins.rejected.any()
 
 
-def threshold() -> nn.Module:
-    """Two classes, parted at a half of the first pixel."""
-    return Function(lambda x: torch.stack([0.5 - x[:, 0], x[:, 0] - 0.5], 1))
-
-
 FICKLE: dict[str, Callable[[int, int, bool], bool]] = {
-    "lies where a gradient is asked for": lambda look, rows, gradient: gradient,
-    "lies in batches of that size": lambda look, rows, gradient: rows == 5 and look > 3,
+    "wrong where a gradient is wanted": lambda call, rows, gradient: gradient,
+    "wrong in batches of that size": lambda call, rows, gradient: rows == 5 and call > 9,  # after validation
 }
 
 
 @pytest.mark.parametrize("when", FICKLE.values(), ids=FICKLE)
-def test_what_does_not_hold_on_the_bare_model_is_reported_as_refuted(when: Callable[[int, int, bool], bool]) -> None:
+def test_points_that_the_plain_model_does_not_confirm_are_rejected(when: Callable[[int, int, bool], bool]) -> None:
     images = torch.tensor([[0.1, 0.5]] * 5)
-    model = Fickle(threshold(), when)
+    model = Fickle(Function(line), when)
     margins = ma.measure(model, images, torch.zeros(5, dtype=torch.int64), attack=QUICK)
     assert margins.rejected.all()
     assert not margins.success.any()
@@ -119,14 +116,14 @@ def test_what_does_not_hold_on_the_bare_model_is_reported_as_refuted(when: Calla
     assert margins.adversarial.equal(images)
     assert margins.adversarial_label.equal(margins.prediction)
     assert margins.summary()["rejected"] == 5
-    honest = ma.measure(threshold(), images, torch.zeros(5, dtype=torch.int64), attack=QUICK)
+    honest = ma.measure(Function(line), images, torch.zeros(5, dtype=torch.int64), attack=QUICK)
     assert honest.success.all()
     assert not honest.rejected.any()
 
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("targeted", [False, True])
-def test_a_result_is_in_the_box_at_its_distance_and_wrong_on_the_bare_model(
+def test_a_result_is_in_the_box_at_its_distance_and_misclassified_by_the_plain_model(
     network: nn.Module, digits: tuple[Tensor, Tensor], norm: str, targeted: bool
 ) -> None:
     images, labels = (part[:6] for part in digits)
@@ -151,7 +148,7 @@ def test_a_result_is_in_the_box_at_its_distance_and_wrong_on_the_bare_model(
     assert margins.settings["targeted"] is targeted
 
 
-def test_towards_a_target_the_way_is_at_least_as_long() -> None:
+def test_a_target_is_at_least_as_far_as_any_class() -> None:
     model = smooth()
     images, labels = inputs(model)
     attack = ma.MarginAttack(follow=3)
@@ -162,9 +159,9 @@ def test_towards_a_target_the_way_is_at_least_as_long() -> None:
     assert (nearest / free).median().item() == pytest.approx(1, rel=1e-3)
 
 
-def test_an_input_that_is_wrong_but_not_yet_the_target_is_measured_towards_it() -> None:
+def test_a_misclassified_input_is_measured_towards_a_target_that_it_has_not_reached() -> None:
     images = torch.tensor([[0.2, 0.5]], dtype=torch.float64)
-    corner = Function(lambda x: torch.stack([0 * x[:, 0], 0.5 - x[:, 0], x[:, 0] - 0.5], 1))  # it says 1 of the image
+    corner = Function(lambda x: torch.stack([0 * x[:, 0], 0.5 - x[:, 0], x[:, 0] - 0.5], 1))  # predicts 1 for the image
     margins = ma.measure(corner, images, torch.tensor([0]), attack=QUICK, targets=torch.tensor([2]))
     assert margins.prediction.item() == 1
     assert margins.distance.item() == pytest.approx(0.3, rel=1e-5)
@@ -182,7 +179,7 @@ def test_numpy_lists_and_a_classifier_give_the_same_as_tensors_and_a_model() -> 
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_gradients_are_found_where_the_caller_has_switched_them_off(
+def test_gradients_are_computed_where_the_caller_has_disabled_them(
     mode: Callable[[], AbstractContextManager[None]],
 ) -> None:
     model = smooth()
@@ -233,12 +230,12 @@ def test_the_budget_holds_for_every_sample(budget: int) -> None:
 def test_two_classes_are_enough() -> None:
     images, labels = torch.tensor([[0.2, 0.5], [0.9, 0.5]], dtype=torch.float64), torch.tensor([0, 1])
     for norm in NORMS:
-        margins = ma.measure(threshold(), images, labels, norm)
+        margins = ma.measure(Function(line), images, labels, norm)
         assert margins.distance.tolist() == pytest.approx([0.3, 0.4], rel=1e-6)
         assert margins.adversarial_label.tolist() == [1, 0]
 
 
-def test_without_settings_the_best_attack_there_is_is_used() -> None:
+def test_without_settings_race_is_used() -> None:
     model = smooth()
     margins = ma.measure(model, *inputs(model))
     assert margins.norm == "l2"
@@ -259,21 +256,30 @@ class Jittery(nn.Module):
         return logits + jitter * torch.arange(logits.shape[1])
 
 
-def test_what_large_batches_change_of_the_logits_loses_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_noise_rejects_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = inputs(smooth(), n=60)
     assert not ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).rejected.any()
-    monkeypatch.setattr(ma.Classifier, "meet", lambda *_: None)
+    monkeypatch.setattr(Session, "calibrate", lambda session, images, *_: session.evaluator(dtype=images.dtype))
     assert ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).rejected.any()
 
 
-def test_a_point_that_rounding_refuses_is_taken_a_little_further_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_that_rounding_rejects_is_tried_a_little_further_out(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = inputs(smooth(), n=60)
-    monkeypatch.setattr(ma.Classifier, "meet", lambda *_: None)
+    monkeypatch.setattr(Session, "calibrate", lambda session, images, *_: session.evaluator(dtype=images.dtype))
     found = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200)
     assert found.success.all()
     assert not found.rejected.any()
-    monkeypatch.setattr(sys.modules["marginattack.measuring"], "FURTHER", ())  # the function hides the module
+    monkeypatch.setattr(sessions, "EXTEND_TO", ())
     strict = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200)
     assert strict.rejected.any()
-    held = ~strict.rejected
-    assert found.distance[held].equal(strict.distance[held])
+    confirmed = ~strict.rejected
+    assert found.distance[confirmed].equal(strict.distance[confirmed])
+
+
+def test_points_outside_the_box_are_not_verified() -> None:
+    x, y = torch.tensor([[0.2, 0.5]] * 4, dtype=torch.float64), torch.zeros(4, dtype=torch.int64)
+    points = torch.tensor([[0.6, 0.5], [0.4, 0.5], [0.6, 1.01], [1.01, -0.01]], dtype=torch.float64)
+    with validated(ma.Classifier(Function(line)), x, y) as (session, batch):
+        holds, label = session.verify(batch, points)
+    assert holds.tolist() == [True, False, False, False]
+    assert label.tolist() == [1, 0, 1, 1]

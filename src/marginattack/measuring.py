@@ -91,7 +91,7 @@ def measure(
             "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
         }  # fmt: skip
         parts = []
-        for columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
+        for session, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
             parts.append(Margins(norm=norm.name, settings=settings, **columns))
             if progress is not None:
                 progress(len(columns["label"]))
@@ -125,8 +125,11 @@ def _as_classifier(
 
 def _measure_batches(
     session: Session, samples: Batch, batch: int, norm: Norm, attack: Attack, budget: int | None, seed: int
-) -> Iterator[dict[str, Tensor]]:
-    """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next."""
+) -> Iterator[tuple[Session, dict[str, Tensor]]]:
+    """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next.
+
+    Each comes with the session that measured it.
+    """
     first = 0
     while first < len(samples):
         try:
@@ -139,7 +142,7 @@ def _measure_batches(
             batch = smaller
             session = session.configure(batch_size=max(1, min(session.batch_size, smaller)))
             continue
-        yield columns
+        yield session, columns
         first += batch
 
 

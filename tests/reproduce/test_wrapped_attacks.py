@@ -12,7 +12,7 @@ from marginattack.attacks import Attack, DeepFool
 from marginattack.core.flags import tf32
 from marginattack.core.problem import Problem
 from marginattack.reproduce.runner import Batch, Outcome
-from marginattack.reproduce.wrapped_attacks import TF32_NOTE, Tf32Search
+from marginattack.reproduce.wrapped_attacks import TF32_NOTE, LowPrecision
 
 
 def tf32_flags() -> list[bool]:
@@ -66,7 +66,7 @@ def test_points_of_a_search_in_tf32_are_confirmed_in_float32() -> None:
     y = model(x).argmax(1)
     full, confirmed, unconfirmed = (
         ma.measure(model, x, y, "l2", attack=attack)
-        for attack in (ma.MarginAttack(), Tf32Search(attack=ma.MarginAttack()), UnconfirmedSearch())
+        for attack in (ma.MarginAttack(), LowPrecision(attack=ma.MarginAttack()), UnconfirmedSearch())
     )
     assert any(model.queries_in_tf32)
     assert not model.queries_in_tf32[-1]

@@ -115,8 +115,10 @@ class CapturedStep:
             self.row.add_(1)
 
         self.table[:1].copy_(table[:1])
+        before = tuple(tensor.clone() for tensor in self.incumbent.found)
         eager = tuple(tensor.clone() for tensor in (*next_state(), *self.incumbent.found))
-        self.incumbent.load(problem.incumbent)  # undo what the eager step recorded
+        for tensor, value in zip(self.incumbent.found, before, strict=True):  # undo what the eager step recorded
+            tensor.copy_(value)
         self.graph, _ = capture(advance, problem.x0.device, pool)
         self.graph.replay()
         self.same = agree((*self.state, *self.incumbent.found), eager)

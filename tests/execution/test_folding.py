@@ -1,15 +1,17 @@
-"""Batch normalisations folded into convolutions: the same function, on a copy, and only where that is so."""
+"""Batch normalisations folded into convolutions: the same function, on a copy, and only where it is."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
+from problems import validated
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import marginattack as ma
 from marginattack.core.classifier import Classifier
-from marginattack.execution.folding import folded
+from marginattack.execution import copies
+from marginattack.execution.folding import fold
 
 
 class Block(nn.Module):
@@ -26,7 +28,7 @@ class Block(nn.Module):
         after = self.norm(before)
         if self.twice:
             after = after + self.norm(after)
-        if self.also:  # the convolution's output is read by others too
+        if self.also:  # the output of the convolution is read elsewhere too
             after = after + before
         logits: Tensor = self.last(torch.relu(after).mean((2, 3)))
         return logits
@@ -49,7 +51,7 @@ IMAGES = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 def test_it_is_the_same_function_without_normalisations() -> None:
     model = trained()
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    copy = folded(model, IMAGES)
+    copy = fold(model, IMAGES)
     assert copy is not None
     assert not any(isinstance(module, nn.BatchNorm2d) for module in copy.modules())
     torch.testing.assert_close(copy(IMAGES), model(IMAGES), rtol=1e-5, atol=1e-6)
@@ -58,21 +60,21 @@ def test_it_is_the_same_function_without_normalisations() -> None:
 
 
 @pytest.mark.parametrize("option", ["twice", "also"])
-def test_what_cannot_be_folded_is_left(option: str) -> None:
-    assert folded(trained(**{option: True}), IMAGES) is None
+def test_what_cannot_be_folded_is_kept(option: str) -> None:
+    assert fold(trained(**{option: True}), IMAGES) is None
 
 
 @pytest.mark.parametrize("how", [parametrizations.weight_norm, parametrizations.spectral_norm])
-def test_a_convolution_with_computed_weights_is_left(how: Callable[[nn.Module], nn.Module]) -> None:
+def test_a_convolution_with_computed_weights_is_kept(how: Callable[[nn.Module], nn.Module]) -> None:
     model = trained()
     how(model.conv)
     labels = model(IMAGES).argmax(1)
-    assert folded(model, IMAGES) is None
+    assert fold(model, IMAGES) is None
     assert ma.measure(model, IMAGES, labels, "l2", budget=20).prediction.equal(labels)
 
 
 class Clipped(Block):
-    """Writes into what the convolution made, though not on small inputs."""
+    """Writes into the output of the convolution, without effect on small inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         before = self.conv(x)
@@ -81,24 +83,21 @@ class Clipped(Block):
         return logits
 
 
-def test_what_is_written_to_in_between_is_left() -> None:
-    assert folded(Clipped().eval(), IMAGES) is None
+def test_a_convolution_whose_output_is_written_to_is_kept() -> None:
+    assert fold(Clipped().eval(), IMAGES) is None
 
 
-def test_statistics_of_the_batch_are_not_folded() -> None:
-    assert folded(trained(tracked=False), IMAGES) is None
+def test_statistics_of_the_batch_are_not_fold() -> None:
+    assert fold(trained(tracked=False), IMAGES) is None
 
 
-def test_margins_are_those_of_the_model_and_the_copy_ends_with_the_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_margins_are_those_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = trained()
     labels = model(IMAGES).argmax(1)
-    classifier = Classifier(model)
-    with classifier.held():
-        classifier.accept(IMAGES, labels)
-        assert classifier._folded is not None
-    assert classifier._folded is None
+    with validated(Classifier(model), IMAGES, labels) as (session, _):
+        assert session.copies.fast is not model
     found = ma.measure(model, IMAGES, labels, "l2", budget=100)
-    monkeypatch.setattr("marginattack.core.classifier.folded", lambda *_: None)
+    monkeypatch.setattr(copies, "fold", lambda *_: None)
     plain = ma.measure(model, IMAGES, labels, "l2", budget=100)
     assert found.success.equal(plain.success)
     torch.testing.assert_close(found.distance, plain.distance, rtol=1e-3, atol=0)

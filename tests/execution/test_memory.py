@@ -1,0 +1,43 @@
+"""The batch size that fits: from what a forward keeps, and the free memory."""
+
+import pytest
+import torch
+from torch import nn
+
+from marginattack import Classifier
+from marginattack.execution import memory
+from marginattack.execution.session import open_session
+
+IMAGE = torch.zeros(3, 8, 8)
+CPU = torch.device("cpu")
+
+
+def network(width: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64 * width, 10)).eval()
+
+
+def bytes_per_input(model: nn.Module) -> int:
+    with open_session(Classifier(model)) as session:
+        return memory.bytes_per_input(session, IMAGE)
+
+
+def test_bytes_per_input_grow_with_the_activations_and_not_with_the_weights() -> None:
+    narrow, wide = (bytes_per_input(network(width)) for width in (8, 64))
+    assert wide - narrow == (64 - 8) * 64 * 4  # what ReLU keeps
+    assert narrow < sum(p.numel() for p in network(8).parameters()) * 4 + 24 * 192 * 4
+
+
+@pytest.mark.parametrize(("free", "size"), [(0, 1), (100_000, 2), (10_000_000, 128), (1 << 40, 256)])
+def test_the_batch_size_is_a_power_of_two_that_fits(monkeypatch: pytest.MonkeyPatch, free: int, size: int) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda device: free)
+    with open_session(Classifier(network(8))) as session:
+        assert memory.fitting_batch_size(session, IMAGE) == size
+    assert size == 1 or size * bytes_per_input(network(8)) <= free * memory.SHARE
+
+
+def test_free_memory_is_that_of_a_machine() -> None:
+    assert 1 << 24 < memory.free_memory(CPU) < 1 << 44
+
+
+def test_a_model_in_half_precision_needs_less() -> None:
+    assert 0 < bytes_per_input(network(8).to(torch.bfloat16)) < bytes_per_input(network(8))
