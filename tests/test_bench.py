@@ -20,6 +20,7 @@ from marginattack.analysis import benchmarking as bench
 from marginattack.cli import bench as cli_bench
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import L2
+from marginattack.execution.session import open_session
 from marginattack.integrations import EXTERNAL_ATTACKS
 from marginattack.integrations.problem_module import ProblemModule
 
@@ -84,10 +85,9 @@ def trial_of(distance: list[float], budget: int = 10) -> bench.Trial:
 def test_trial_agrees_with_measure_and_its_curve_ends_there() -> None:
     model = smooth(dtype=torch.float32)
     x, y = inputs(model)
-    attack, classifier = ma.MarginAttack(moves=20), Classifier(model)
-    with classifier.held():
-        images, labels, _ = classifier.accept(x, y)
-        trial = bench.run_trial(classifier, images, labels, L2, attack, budget=100, batch=7)
+    attack = ma.MarginAttack(moves=20)
+    with open_session(Classifier(model)) as session:
+        trial = bench.run_trial(session, session.validate(x, y), L2, attack, budget=100, batch=7)
     measured = ma.measure(model, x, y, "l2", attack=attack, budget=100, batch=7)
     np.testing.assert_allclose(trial.distance, measured.distance.numpy())
     assert (trial.forwards + trial.backwards == (measured.forwards + measured.backwards).numpy()).all()

@@ -102,6 +102,6 @@ def test_tasks_with_a_note_log_lines(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_the_package_needs_only_torch_and_numpy_and_measure_stays_a_function() -> None:
     heavy = ["scipy", "pyarrow", "typer", "rich", "foolbox", "art", "safetensors", "pandas"]
-    code = "import sys, marginattack.measure, marginattack as ma; print(ma.measure.__name__, ma.Margins.__name__,"
+    code = "import sys, marginattack.measuring, marginattack as ma; print(ma.measure.__name__, ma.Margins.__name__,"
     result = python("-c", f"{code} [name for name in {heavy} if name in sys.modules])")
     assert (result.stdout.strip(), result.stderr, result.returncode) == ("measure Margins []", "", 0)

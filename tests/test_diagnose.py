@@ -15,8 +15,10 @@ import marginattack as ma
 from marginattack.analysis.diagnose import Finding, check_results, make_finding, preflight, probe
 from marginattack.analysis.diagnose.black_box import RandomWalk
 from marginattack.analysis.diagnose.findings import CAUSES, EXPLAINS, GRADES, prioritise
+from marginattack.attacks import PGD
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import NORMS, as_norm
+from marginattack.execution.session import Session, open_session
 from marginattack.sources.data import samples
 
 PAGE = Path(__file__).parents[1] / "docs/diagnosis.md"
@@ -225,10 +227,9 @@ def test_a_real_run_has_no_findings_and_one_cut_short_has(digits: tuple[Tensor, 
 def run_probe(model: nn.Module, norm: str, n: int = 6, *, seed: int = 0, **how: Any) -> Finding | None:
     x, y = samples("mnist", n)
     measured = ma.measure(model, x, y, norm, **how)
-    classifier = Classifier(model)
-    with classifier.held():
-        x, y, _ = classifier.accept(x, y)
-        return probe(classifier, x, y, measured.adversarial, measured.distance, as_norm(norm), seed=seed)
+    with open_session(Classifier(model)) as session:
+        batch = session.validate(x, y)
+        return probe(session, batch, measured.adversarial, measured.distance, as_norm(norm), seed=seed)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -250,20 +251,18 @@ def test_the_probe_finds_masked_gradients_that_preflight_cannot(
 
 
 def test_the_probe_finds_an_attack_that_stopped_early() -> None:
-    assert run_probe(network(), "l2", attack=ma.attacks.PGD(eps=10.0)) is not None
+    assert run_probe(network(), "l2", attack=PGD(eps=10.0)) is not None
 
 
 def test_the_walk_depends_on_the_seed_only(digits: tuple[Tensor, Tensor]) -> None:
-    classifier = Classifier(network())
-
-    def run_walk(rows: Tensor, seed: int) -> Tensor:
-        walk = RandomWalk(classifier, digits[0][rows], digits[1][rows], as_norm("l2"), rows, seed)
+    def run_walk(session: Session, rows: Tensor, seed: int) -> Tensor:
+        walk = RandomWalk(session, digits[0][rows], digits[1][rows], as_norm("l2"), rows, seed)
         walk.start(walk.x0, torch.zeros(len(rows), dtype=torch.bool))
         walk.run(60)
         return walk.best
 
-    with classifier.held():
-        classifier.accept(*digits)
-        once, again, other = (run_walk(torch.arange(4), seed) for seed in (0, 0, 1))
+    with open_session(Classifier(network())) as session:
+        session.validate(*digits)
+        once, again, other = (run_walk(session, torch.arange(4), seed) for seed in (0, 0, 1))
     assert torch.equal(once, again)
     assert not torch.equal(once, other)

@@ -90,12 +90,12 @@ def measure(
             "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],
             "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
         }  # fmt: skip
-        parts = []
-        for session, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
+        parts, used = [], session
+        for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
             parts.append(Margins(norm=norm.name, settings=settings, **columns))
             if progress is not None:
                 progress(len(columns["label"]))
-        settings |= session.describe()
+        settings |= used.describe()
     return Margins.join(parts)
 
 

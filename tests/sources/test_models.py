@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from marginattack.core.classifier import Classifier
 from marginattack.errors import InputError, MissingDependencyError
+from marginattack.execution.session import open_session
 from marginattack.sources.models import FORMS, open_model
 from marginattack.sources.preprocess import NORMALIZATIONS
 
@@ -246,10 +247,8 @@ def test_pt2_with_a_range_of_batches(small: nn.Module, tmp_path: Path) -> None:
 
 def test_pt2_works_in_a_classifier_and_switches_modes(small: nn.Module, tmp_path: Path) -> None:
     opened = open_model(export(small, tmp_path / "m.pt2"), normalize="0.5/0.5")
-    classifier = Classifier(opened.module)
-    with classifier.held():
-        classifier.accept(torch.rand(9, 3, 8, 8), torch.zeros(9, dtype=torch.int64))
-        assert classifier.classes == 5
+    with open_session(Classifier(opened.module)) as session:
+        assert session.validate(torch.rand(9, 3, 8, 8), torch.zeros(9, dtype=torch.int64)).classes == 5
     opened.module.train()
     opened.module.eval()
 
