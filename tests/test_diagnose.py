@@ -12,10 +12,10 @@ from catalogue import BROKEN, HEALTHY, MASKED, Before, network
 from torch import Tensor, nn
 
 import marginattack as ma
+from marginattack import attacks
 from marginattack.analysis.diagnose import Finding, check_results, make_finding, preflight, probe
 from marginattack.analysis.diagnose.black_box import RandomWalk
 from marginattack.analysis.diagnose.findings import CAUSES, EXPLAINS, GRADES, prioritise
-from marginattack.attacks import PGD
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import NORMS, as_norm
 from marginattack.execution.session import Session, open_session
@@ -251,7 +251,7 @@ def test_the_probe_finds_masked_gradients_that_preflight_cannot(
 
 
 def test_the_probe_finds_an_attack_that_stopped_early() -> None:
-    assert run_probe(network(), "l2", attack=PGD(eps=10.0)) is not None
+    assert run_probe(network(), "l2", attack=attacks.PGD(eps=10.0)) is not None
 
 
 def test_the_walk_depends_on_the_seed_only(digits: tuple[Tensor, Tensor]) -> None:

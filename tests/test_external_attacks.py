@@ -4,12 +4,12 @@ import pytest
 import torch
 from external_stub import external_stub
 from models import inputs, smooth
+from problems import pose
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.core.classifier import Classifier
-from marginattack.core.norms import L2, as_norm
-from marginattack.core.problem import Finished, Problem
+from marginattack.core.budget import BudgetExhausted
+from marginattack.core.norms import as_norm
 from marginattack.errors import InputError
 from marginattack.integrations import EXTERNAL_ATTACKS, external_attack
 from marginattack.integrations.external import ExternalAttack, ProblemInfo
@@ -30,10 +30,7 @@ class Tagged(nn.Module):
 def problem_module(n: int, budget: int) -> tuple[ProblemModule, Tensor]:
     x = torch.full((n, 2), 0.9)
     x[:, 0] = torch.arange(n) / n
-    classifier = Classifier(Tagged())
-    classifier.classes = 2
-    problem = Problem(classifier, x, torch.zeros(n, dtype=torch.int64), L2, budget=budget)
-    return ProblemModule(problem), x
+    return ProblemModule(pose(Tagged(), x, torch.zeros(n, dtype=torch.int64), budget=budget)), x
 
 
 def test_rows_of_a_smaller_batch_are_assigned_to_their_samples() -> None:
@@ -63,10 +60,10 @@ def test_samples_outside_a_smaller_batch_are_not_charged() -> None:
     leaf = moved.requires_grad_()
     torch.autograd.grad(module(leaf)[:, 0].sum(), leaf)
     problem = module.problem
-    assert problem.forwards.tolist() == [1, 2, 1, 1, 2, 1, 2, 1]
-    assert problem.backwards.tolist() == [0, 1, 0, 0, 1, 0, 1, 0]
-    assert torch.isfinite(problem.distance[:, 0]).nonzero()[:, 0].tolist() == [1, 6]
-    torch.testing.assert_close(problem.distance[[1, 6], 0], torch.tensor([0.45, 0.7]))
+    assert problem.budget.forwards.tolist() == [1, 2, 1, 1, 2, 1, 2, 1]
+    assert problem.budget.backwards.tolist() == [0, 1, 0, 0, 1, 0, 1, 0]
+    assert torch.isfinite(problem.incumbent.distance[:, 0]).nonzero()[:, 0].tolist() == [1, 6]
+    torch.testing.assert_close(problem.incumbent.distance[[1, 6], 0], torch.tensor([0.45, 0.7]))
 
 
 def test_points_beyond_the_budget_do_not_count() -> None:
@@ -76,10 +73,10 @@ def test_points_beyond_the_budget_do_not_count() -> None:
     assert (gradient[:, 1] == 1).all()
     near = x.clone()
     near[:, 1] = 0.4
-    with pytest.raises(Finished):
+    with pytest.raises(BudgetExhausted):
         module(near)
-    assert torch.isinf(module.problem.distance).all()
-    assert (module.problem.forwards + module.problem.backwards).tolist() == [2, 2, 2]
+    assert torch.isinf(module.problem.incumbent.distance).all()
+    assert (module.problem.budget.forwards + module.problem.budget.backwards).tolist() == [2, 2, 2]
 
 
 def test_a_sample_without_budget_is_answered_without_a_query() -> None:
@@ -89,8 +86,8 @@ def test_a_sample_without_budget_is_answered_without_a_query() -> None:
     answer = module(leaf)  # the second and last pass of sample 0: none is left for a backward
     (gradient,) = torch.autograd.grad(answer[:, 0].sum(), leaf)
     assert (gradient == 0).all()
-    assert module.problem.forwards.tolist() == [2, 1, 1]
-    assert module.problem.backwards.tolist() == [0, 0, 0]
+    assert module.problem.budget.forwards.tolist() == [2, 1, 1]
+    assert module.problem.budget.backwards.tolist() == [0, 0, 0]
     answer = module(x)
     assert answer[0].argmax() == 1  # as if it were adversarial
     assert (answer[1:].argmax(1) == 0).all()
@@ -101,8 +98,8 @@ def test_a_point_outside_the_box_by_rounding_counts_and_others_do_not() -> None:
     x = x.clone()
     x[:, 1] = torch.tensor([-1e-8, -1e-3])
     module(x)
-    assert torch.isfinite(module.problem.distance[:, 0]).tolist() == [True, False]
-    assert module.problem.best[0, 1] == 0
+    assert torch.isfinite(module.problem.incumbent.distance[:, 0]).tolist() == [True, False]
+    assert module.problem.incumbent.points[0, 1] == 0
 
 
 def test_returned_points_cost_a_forward_only_where_they_are_new() -> None:
@@ -112,8 +109,8 @@ def test_returned_points_cost_a_forward_only_where_they_are_new() -> None:
     module(points)
     points[2, 1] = 0.45
     module.submit(points)
-    assert module.problem.forwards.tolist() == [1, 1, 2]
-    assert module.problem.distance[2, 0] == pytest.approx(0.45)
+    assert module.problem.budget.forwards.tolist() == [1, 1, 2]
+    assert module.problem.incumbent.distance[2, 0] == pytest.approx(0.45)
 
 
 def test_more_rows_than_samples_raise() -> None:

@@ -90,12 +90,12 @@ def measure(
             "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],
             "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
         }  # fmt: skip
-        parts, used = [], session
-        for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
+        parts = []
+        for how, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
+            settings |= how
             parts.append(Margins(norm=norm.name, settings=settings, **columns))
             if progress is not None:
                 progress(len(columns["label"]))
-        settings |= used.describe()
     return Margins.join(parts)
 
 
@@ -125,7 +125,7 @@ def _as_classifier(
 
 def _measure_batches(
     session: Session, samples: Batch, batch: int, norm: Norm, attack: Attack, budget: int | None, seed: int
-) -> Iterator[tuple[Session, dict[str, Tensor]]]:
+) -> Iterator[tuple[dict[str, Any], dict[str, Tensor]]]:
     """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next.
 
     Each comes with the session that measured it.
@@ -142,7 +142,7 @@ def _measure_batches(
             batch = smaller
             session = session.configure(batch_size=max(1, min(session.batch_size, smaller)))
             continue
-        yield session, columns
+        yield session.describe(), columns
         first += batch
 
 

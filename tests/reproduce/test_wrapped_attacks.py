@@ -70,7 +70,7 @@ def test_points_of_a_search_in_tf32_are_confirmed_in_float32() -> None:
             (ma.MarginAttack(), "float32"),
             (LowPrecision(attack=ma.MarginAttack()), "tf32"),
             (UnconfirmedSearch(), "float32"),
-        )  # fmt: skip
+        )
     )
     assert any(model.queries_in_tf32)
     assert not model.queries_in_tf32[-1]
