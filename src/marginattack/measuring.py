@@ -128,7 +128,7 @@ def _measure_batches(
 ) -> Iterator[tuple[dict[str, Any], dict[str, Tensor]]]:
     """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next.
 
-    Each comes with the session that measured it.
+    Each comes with how the model was evaluated.
     """
     first = 0
     while first < len(samples):
