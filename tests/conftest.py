@@ -4,12 +4,9 @@ from jaxtyping import install_import_hook
 
 install_import_hook("marginattack", "beartype.beartype")
 
-from collections.abc import Callable  # noqa: E402
-from typing import Any  # noqa: E402
-
 import pytest  # noqa: E402
+import standins  # noqa: E402
 import torch  # noqa: E402
-from standins import Replayed  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 torch.set_num_threads(1)  # the tests run in two processes on two cores
@@ -17,7 +14,7 @@ torch.set_num_threads(1)  # the tests run in two processes on two cores
 
 @pytest.fixture(scope="session")
 def digits() -> tuple[Tensor, Tensor]:
-    """The first bundled digits that the bundled network classifies rightly."""
+    """The first bundled digits, which the bundled network classifies correctly."""
     from marginattack.sources.data import samples
 
     return samples("mnist", 60)
@@ -32,17 +29,6 @@ def network() -> nn.Module:
 
 
 @pytest.fixture
-def replayed(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
+def graphs_made(monkeypatch: pytest.MonkeyPatch) -> list[standins.StandInGraph]:
     """Everything is captured, on the CPU; the graphs."""
-    from marginattack.execution import graphs
-
-    made: list[Replayed] = []
-
-    def captured(function: Callable[[], Any], device: torch.device, pool: Any) -> tuple[Any, Any]:
-        made.append(Replayed(function))
-        return made[-1], made[-1].answer
-
-    monkeypatch.setattr(graphs, "_captured", captured)
-    monkeypatch.setattr(graphs, "possible", lambda points: True)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    return made
+    return standins.install(monkeypatch)

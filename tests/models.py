@@ -1,4 +1,4 @@
-"""Small models that the tests share, and inputs that they classify rightly."""
+"""Small models that the tests share, and inputs that they classify correctly."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def smooth(*, d: int = 6, classes: int = 4, seed: int = 0, dtype: torch.dtype = 
 
 
 def inputs(model: nn.Module, shape: tuple[int, ...] = (6,), *, n: int = 20, seed: int = 0) -> Batch:
-    """Points well inside the unit box, and what the model says of them."""
+    """Points well inside the unit box, and the labels that the model predicts."""
     dtype = next((p.dtype for p in model.parameters()), torch.float64)
     x = 0.1 + 0.8 * torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     with torch.no_grad():
@@ -29,7 +29,7 @@ def inputs(model: nn.Module, shape: tuple[int, ...] = (6,), *, n: int = 20, seed
 
 
 class After(nn.Module):
-    """What a function makes of a model's output."""
+    """A function of a model's output."""
 
     def __init__(self, model: nn.Module, function: Callable[[Tensor], object]) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ class Function(nn.Module):
 
 
 def constant(*logits: float) -> Function:
-    """A model that says the same of every input."""
+    """A model with the same logits for every input."""
     return Function(lambda x: torch.tensor(logits, dtype=x.dtype).expand(len(x), -1))
 
 
 class Stubborn(nn.Linear):
-    """A model on which eval() has no effect."""
+    """A model that ignores eval()."""
 
     def train(self, mode: bool = True) -> "Stubborn":
         self.training = True
@@ -64,30 +64,30 @@ class Stubborn(nn.Linear):
 
 
 class Buffered(nn.Module):
-    """A model with a normalisation, a dropout and a counter of its looks, added to in place or put anew."""
+    """A model with a normalisation, a dropout and a counter of its calls, updated in place or replaced."""
 
     count: Tensor
 
-    def __init__(self, *, anew: bool = False) -> None:
+    def __init__(self, *, replaced: bool = False) -> None:
         super().__init__()
         self.norm, self.drop, self.net = nn.BatchNorm1d(6), nn.Dropout(0.5), smooth(dtype=torch.float32)
         self.register_buffer("count", torch.zeros(()))
-        self.anew = anew
+        self.replaced = replaced
 
     def forward(self, x: Tensor) -> Tensor:
-        self.count = self.count + 1 if self.anew else self.count.add_(1)
+        self.count = self.count + 1 if self.replaced else self.count.add_(1)
         logits: Tensor = self.net(self.drop(self.norm(x)))
         return logits
 
 
 class Fickle(nn.Module):
-    """A model that swaps its two classes in some looks, as ``when`` (number of the look, rows, for a gradient) says."""
+    """A model that swaps its two classes in those calls for which ``when(number, rows, for a gradient)`` is true."""
 
     def __init__(self, model: nn.Module, when: Callable[[int, int, bool], bool]) -> None:
         super().__init__()
-        self.model, self.when, self.looks = model, when, 0
+        self.model, self.when, self.calls = model, when, 0
 
     def forward(self, x: Tensor) -> Tensor:
-        self.looks += 1
+        self.calls += 1
         logits: Tensor = self.model(x)
-        return logits.flip(1) if self.when(self.looks, len(x), x.requires_grad) else logits
+        return logits.flip(1) if self.when(self.calls, len(x), x.requires_grad) else logits

@@ -1,5 +1,7 @@
 """Problems that the tests share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -7,17 +9,30 @@ from models import Function, inputs, smooth
 from torch import Tensor, nn
 
 import marginattack as ma
+from marginattack.execution.session import Session, open_session
 
 
-def posed(model: nn.Module, images: Tensor, labels: Tensor, *, chunk: int = 512, **settings: Any) -> ma.Problem:
-    classifier = ma.Classifier(model, chunk=chunk)
-    classifier.accept(images, labels)
-    return ma.Problem(classifier, images, labels, ma.L2, **settings)
+@contextmanager
+def validated(
+    classifier: ma.Classifier, images: Tensor, labels: Tensor, targets: Tensor | None = None, ids: Any = None
+) -> Iterator[tuple[Session, Any]]:
+    """A session and a validated batch."""
+    with open_session(classifier) as session:
+        yield session, session.validate(images, labels, targets, ids)
+
+
+def pose(
+    model: nn.Module, images: Tensor, labels: Tensor, *, norm: ma.Norm = ma.L2, batch_size: int = 512,
+    targets: Tensor | None = None, ids: Any = None, **settings: Any,
+) -> ma.Problem:  # fmt: skip
+    """A problem of a model that works in any mode, so that it can be queried after its session."""
+    with validated(ma.Classifier(model, batch_size=batch_size), images, labels, targets, ids) as (session, batch):
+        return session.problem(batch, norm, **settings)
 
 
 def small(**settings: Any) -> ma.Problem:
     model = smooth()
-    return posed(model, *inputs(model), **settings)
+    return pose(model, *inputs(model), **settings)
 
 
 def line(x: Tensor) -> Tensor:
@@ -26,4 +41,4 @@ def line(x: Tensor) -> Tensor:
 
 
 def on_line(**settings: Any) -> ma.Problem:
-    return posed(Function(line), torch.tensor([[0.2, 0.5]], dtype=torch.float64), torch.tensor([0]), **settings)
+    return pose(Function(line), torch.tensor([[0.2, 0.5]], dtype=torch.float64), torch.tensor([0]), **settings)

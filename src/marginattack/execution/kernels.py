@@ -38,9 +38,9 @@ class Kernels:
         return z
 
     def descend(
-        self, x: Points, v: Points, ball: Points, numbers: Tensor, c: Scalars, g: Points, x0: Points, box: Box, *,
+        self, x: Points, v: Points, ball: Tensor, numbers: Tensor, c: Scalars, g: Points, x0: Points, box: Box, *,
         memory: float, growth: float,
-    ) -> tuple[Points, Points, Points]:  # fmt: skip
+    ) -> tuple[Points, Points, Tensor]:  # fmt: skip
         """``moves.descend``"""
         x, v, ball = x.contiguous(), v.contiguous(), ball.contiguous()
         after = torch.empty_like(x), torch.empty_like(v), torch.empty_like(ball)

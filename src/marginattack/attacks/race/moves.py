@@ -76,9 +76,9 @@ class Descent(Move):
 
 @fusible
 def descend(
-    norm: Norm, x: Points, v: Points, ball: Points, numbers: Tensor, c: Scalars, g: Points, x0: Points, box: Box, *,
+    norm: Norm, x: Points, v: Points, ball: Tensor, numbers: Tensor, c: Scalars, g: Points, x0: Points, box: Box, *,
     memory: float, growth: float,
-) -> tuple[Points, Points, Points]:  # fmt: skip
+) -> tuple[Points, Points, Tensor]:  # fmt: skip
     """One step of a descent."""
     (eta, gamma, a), (radius, found, widest) = numbers.split(1, dim=1), ball.split(1, dim=1)
     size, dual, step_norm = norm.size(x - x0), norm.dual(g).clamp(min=TINY), norm.step_norm

@@ -1,4 +1,4 @@
-"""Geometry against reference solvers."""
+"""Norms and schedules: projections against reference solvers, values at both ends."""
 
 from typing import Any
 
@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 
+from marginattack.core.box import Box
 from marginattack.core.norms import L0, L1, L2, LINF, NORMS, Norm, as_norm
+from marginattack.core.schedules import Cosine, Geometric, Power
 
 Array = NDArray[Any]
 
@@ -34,7 +36,7 @@ def reference(norm: Norm, w: Array, room: Array, r: float) -> Any:
 
 @st.composite
 def planes(draw: st.DrawFn) -> tuple[Array, Array, float]:
-    """X in the unit box, g, and a share of the reach; zeros, ties and walls included."""
+    """A point of the unit box, g, and a share of what can be reached; zeros, ties and bounds included."""
     d = draw(st.integers(1, 7))
     x = np.array(draw(st.lists(st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0, 1)), min_size=d, max_size=d)))
     values = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-3, 3).filter(lambda v: abs(v) > 1e-3))
@@ -47,24 +49,47 @@ def planes(draw: st.DrawFn) -> tuple[Array, Array, float]:
 @given(plane=planes())
 def test_onto_plane_is_on_the_plane_in_the_box_and_nearest(norm: Norm, plane: tuple[Array, Array, float]) -> None:
     x, g, share = plane
-    heading = -np.sign(share) * np.sign(g)
-    room = np.where(heading > 0, 1 - x, np.where(heading < 0, x, 0))
+    direction = -np.sign(share) * np.sign(g)
+    room = np.where(direction > 0, 1 - x, np.where(direction < 0, x, 0))
     reach = float(np.abs(g) @ room)
     r = share * reach
     z = nearest(norm, x, g, r, torch.float64)
     assert ((z >= 0) & (z <= 1)).all()
     size = float(norm.size(torch.from_numpy(z - x)[None]))
     if abs(share) >= 1:
-        np.testing.assert_allclose(z, x + heading * room, atol=1e-12)
+        np.testing.assert_allclose(z, x + direction * room, atol=1e-12)
     elif reach > 1e-6 and abs(share) > 1e-6:
         assert g @ (z - x) == pytest.approx(-r, rel=1e-9, abs=1e-12)
         assert size <= reference(norm, np.abs(g), room, abs(r)) * (1 + 1e-5) + 1e-7
 
 
-def nearest(norm: Norm, x: Array, g: Array, r: float, dtype: torch.dtype, walls: tuple[float, float] = (0, 1)) -> Array:
-    lo, hi = (torch.tensor([[w]], dtype=dtype) for w in walls)
+def nearest(
+    norm: Norm, x: Array, g: Array, r: float, dtype: torch.dtype, bounds: tuple[float, float] = (0, 1)
+) -> Array:
+    box = Box(*(torch.tensor([[bound]], dtype=dtype) for bound in bounds))
     start, slope = (torch.from_numpy(v)[None].to(dtype) for v in (x, g))
-    return norm.onto_plane(start, slope, torch.tensor([[r]], dtype=dtype), lo, hi)[0].double().numpy()
+    return norm.onto_plane(start, slope, torch.tensor([[r]], dtype=dtype), box)[0].double().numpy()
+
+
+@pytest.mark.parametrize("norm", [L2, LINF], ids=str)
+def test_onto_plane_is_exact_where_many_coordinates_meet_their_bounds(norm: Norm) -> None:
+    """The room of each coordinate ends at a time of its own, so that Newton's method meets a breakpoint per step."""
+    rng = np.random.default_rng(0)
+    for d in (40, 400):
+        w, order = np.geomspace(1, 1e-3, d), rng.permutation(d)
+        time = np.geomspace(1e-6, 1, d)  # at which coordinates meet their bounds
+        speed = w if norm is L2 else np.ones(d)
+        x, end = time * speed, np.append(time, 2)
+        # Sorting the breakpoints: Σ w·min(λ·speed, x) = r is linear in λ between two of them.
+        reached = np.array([w @ np.minimum(each * speed, x) for each in end])
+        for share in (0.5, 0.9, 0.999, 1 - 1e-6):
+            r = share * reached[-1]
+            k = int(np.searchsorted(reached, r))
+            rest = w[k:] @ speed[k:]
+            level = (r - w[:k] @ x[:k]) / rest
+            expected = x - np.minimum(level * speed, x)
+            found = nearest(norm, x[order], w[order], r, torch.float64)
+            np.testing.assert_allclose(found, expected[order], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("norm", NORMS.values(), ids=str)
@@ -97,10 +122,10 @@ def test_zero_gradient_zero_room_and_no_box(norm: Norm) -> None:
     assert float(norm.size(torch.from_numpy(z - x)[None])) == pytest.approx(expected)
 
 
-def test_walls_may_differ_by_coordinate_and_sample() -> None:
+def test_bounds_may_differ_by_coordinate_and_sample() -> None:
     x = torch.zeros(2, 2)
     lo = torch.tensor([[-1.0, -0.1], [-0.2, -1.0]])
-    z = L2.onto_plane(x, torch.ones(2, 2), torch.full((2, 1), 0.6), lo, torch.ones(2, 2))
+    z = L2.onto_plane(x, torch.ones(2, 2), torch.full((2, 1), 0.6), Box(lo, torch.ones(2, 2)))
     torch.testing.assert_close(z, torch.tensor([[-0.5, -0.1], [-0.2, -0.4]]))
 
 
@@ -142,3 +167,11 @@ def test_names() -> None:
     assert as_norm(L2) is L2
     with pytest.raises(ValueError, match="no norm named 'l3': choose one of l0, l1, l2, linf"):
         as_norm("l3")
+
+
+def test_schedules_at_both_ends_and_in_the_middle() -> None:
+    cosine = Cosine(3.0, 1.0)
+    assert [cosine(k, 5) for k in range(5)] == pytest.approx([3, 2 + 0.5**0.5, 2, 2 - 0.5**0.5, 1], rel=1e-12)
+    assert [Geometric(8.0, 2.0)(k, 3) for k in range(3)] == pytest.approx([8, 4, 2], rel=1e-12)
+    assert (cosine(0, 1), Geometric(8.0, 2.0)(0, 1)) == (3, 8)  # a single step is the first
+    assert [Power(0.5, stride=2)(k, 9) for k in (0, 4)] == pytest.approx([1, 1 / 3], rel=1e-12)

@@ -1,4 +1,4 @@
-"""The caller's model is as it was afterwards, whatever happened, and any shape, precision and box will do."""
+"""The caller's model is restored, whatever happened; inputs of any shape, precision and bounds can be measured."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.core.flags import full_float32
+from marginattack.execution.session import open_session
 
 QUICK = ma.MarginAttack(moves=24, closing=4, follow=1)
 
@@ -26,7 +27,7 @@ def tf32(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 def state(model: nn.Module) -> dict[str, Any]:
-    """Everything about a model, and about torch, that a measurement might change."""
+    """Everything of a model, and of torch, that a measurement might change."""
     return {
         "modes": {name: module.training for name, module in model.named_modules()},
         "flags": {name: p.requires_grad for name, p in model.named_parameters()},
@@ -80,23 +81,24 @@ def test_modes_flags_buffers_gradients_and_tf32_are_as_before(
         assert after[what] == value, what
 
 
-def test_a_buffer_that_each_look_puts_anew_is_put_back() -> None:
-    model = Buffered(anew=True).eval()
+def test_a_buffer_that_each_call_replaces_is_restored() -> None:
+    model = Buffered(replaced=True).eval()
     images, labels = inputs(model)
     before = state(model)
     ma.measure(model, images, labels, attack=QUICK)
     assert state(model) == before
 
 
-def test_inside_it_is_in_eval_mode_and_frozen() -> None:
+def test_in_a_session_the_model_is_frozen_in_eval_mode() -> None:
     model, _, _ = odd_model()
-    with ma.Classifier(model).held():
+    with open_session(ma.Classifier(model)) as session, open_session(session) as again:
+        assert again is session
         assert not any(module.training for module in model.modules())
         assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("setting", ["highest", "high", "medium"])
-def test_on_a_gpu_it_is_in_full_float32_and_torch_is_as_before(setting: str) -> None:
+def test_on_a_gpu_tf32_is_off_and_restored(setting: str) -> None:
     conv, matmul = torch.backends.cudnn.conv, torch.backends.cuda.matmul  # type: ignore[attr-defined]
     start = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(setting)
@@ -110,7 +112,7 @@ def test_on_a_gpu_it_is_in_full_float32_and_torch_is_as_before(setting: str) -> 
         torch.set_float32_matmul_precision(start)
 
 
-def test_no_gradient_is_asked_of_parameters() -> None:
+def test_parameters_get_no_gradient() -> None:
     model = smooth()
     images, labels = inputs(model)
     asked: list[bool] = []
@@ -123,24 +125,31 @@ def test_no_gradient_is_asked_of_parameters() -> None:
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 19])
-def test_chunks_change_nothing(chunk: int) -> None:
+@pytest.mark.parametrize("batch_size", [1, 3, 19])
+def test_the_batch_size_changes_nothing(batch_size: int) -> None:
     model = smooth()
     images, labels = inputs(model)
     whole, parts = (
-        ma.measure(ma.Classifier(model, chunk=size), images, labels, attack=QUICK) for size in (1000, chunk)
+        ma.measure(ma.Classifier(model, batch_size=size), images, labels, attack=QUICK) for size in (1000, batch_size)
     )
     torch.testing.assert_close(parts.distance, whole.distance, rtol=1e-6, atol=0)
     assert parts.forwards.equal(whole.forwards)
 
 
-def test_no_more_inputs_than_a_chunk_are_looked_at_together() -> None:
+def test_no_pass_has_more_inputs_than_the_batch_size() -> None:
     model = smooth()
     images, labels = inputs(model)
     rows: list[int] = []
     model.register_forward_hook(lambda module, args, out: rows.append(len(args[0])))
-    ma.measure(ma.Classifier(model, chunk=8), images, labels, attack=QUICK)
+    ma.measure(ma.Classifier(model, batch_size=8), images, labels, attack=QUICK)
     assert max(rows) == 8
+
+
+def test_chunk_is_deprecated_and_works() -> None:
+    with pytest.warns(DeprecationWarning, match="use batch_size"):
+        classifier = ma.Classifier(smooth(), chunk=8)
+    assert classifier.execution.batch_size == 8
+    assert ma.measure(classifier, *inputs(smooth()), attack=QUICK).success.all()
 
 
 SHAPES: dict[str, tuple[tuple[int, ...], nn.Module]] = {
@@ -204,19 +213,19 @@ def test_a_model_without_parameters_keeps_the_precision_of_the_images() -> None:
         assert margins.distance.tolist() == pytest.approx([0.3 / 6**0.5] * 2, rel=1e-4)
 
 
-def test_each_coordinate_may_have_bounds_of_its_own() -> None:
+def test_each_coordinate_may_have_its_own_bounds() -> None:
     model = nn.Linear(3, 2, dtype=torch.float64)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0]]))
         model.bias.zero_()
     images, labels = torch.tensor([[0.5, 0.5, 0.5]]), torch.tensor([0])
-    walls = torch.tensor([0.5, -9.0, 0.4]), torch.tensor([0.6, 9.0, 9.0])  # pixels 0 and 2 can give 0 and 0.1
-    margins = ma.measure(model, images, labels, "linf", bounds=walls, attack=QUICK)
+    bounds = torch.tensor([0.5, -9.0, 0.4]), torch.tensor([0.6, 9.0, 9.0])  # pixels 0 and 2 can fall by 0 and 0.1
+    margins = ma.measure(model, images, labels, "linf", bounds=bounds, attack=QUICK)
     assert margins.distance.item() == pytest.approx(1.4, rel=1e-6)
     assert margins.adversarial[0].tolist() == pytest.approx([0.5, -0.9, 0.4], rel=1e-5)
 
 
-def test_bounds_a_channel_spread_over_the_pixels() -> None:
+def test_bounds_per_channel_apply_to_all_its_pixels() -> None:
     model = nn.Sequential(nn.Flatten(), smooth(d=8))
     images, labels = inputs(model, (2, 2, 2))
     lo, hi = torch.tensor([0.05, 0.0]).reshape(2, 1, 1), torch.tensor([0.95, 1.0]).reshape(2, 1, 1)
