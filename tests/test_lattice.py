@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.core.norms import NORMS
+from marginattack.execution.session import open_session
 from marginattack.runs.lattice import search_lattice
 
 
@@ -17,11 +18,10 @@ def test_points_are_on_the_grid_and_adversarial(
     images, labels = (each[:12] for each in digits)
     targets = (labels + 1) % 10 if targeted else None
     margins = ma.measure(network, images, labels, norm, attack=ma.MarginAttack(moves=40), targets=targets)
-    classifier = ma.Classifier(network)
-    with classifier.held():
-        x, y, a = classifier.accept(images, labels, targets)
-        points, distance = search_lattice(classifier, x, margins.adversarial, y, a, NORMS[norm])
-        label = classifier.predict(points.float() / 255)
+    with open_session(ma.Classifier(network)) as session:
+        batch = session.validate(images, labels, targets)
+        points, distance = search_lattice(session, batch, margins.adversarial, NORMS[norm])
+        label = session.predict(points.float() / 255)
     assert points.dtype == torch.uint8
     assert torch.isfinite(distance).all()
     assert ((label == targets) if targets is not None else (label != labels)).all()
@@ -40,9 +40,7 @@ def test_distance_is_infinite_without_an_adversarial_grid_point(digits: tuple[Te
         head.bias[4] = 1000.0
     model = nn.Sequential(nn.Flatten(), head)
     labels = torch.full((3,), 4)
-    classifier = ma.Classifier(model)
-    with classifier.held():
-        x, y, _ = classifier.accept(images, labels)
-        points, distance = search_lattice(classifier, x, x, y, None, ma.L2)
+    with open_session(ma.Classifier(model)) as session:
+        points, distance = search_lattice(session, session.validate(images, labels), images, ma.L2)
     assert torch.isinf(distance).all()
     assert points.equal((images * 255).round().to(torch.uint8))
