@@ -15,7 +15,7 @@ from record import correct_samples, write
 
 from marginattack.analysis import benchmarking as bench
 from marginattack.attacks import Attack, MarginAttack, Race
-from marginattack.attacks.marginattack import Slide
+from marginattack.attacks.marginattack import TangentProjection
 from marginattack.attacks.race.phases import DescentRule, Profile, SlideRule, Table
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
@@ -68,7 +68,7 @@ ROWS: dict[str, Attack] = {
     "no sample counts as nearly linear": Race(trust=0.0),
     "every sample counts as nearly linear": Race(trust=float("inf")),
     "MarginAttack": MarginAttack(),
-    "MarginAttack that slides in every norm": MarginAttack(projection=Slide()),
+    "MarginAttack that slides in every norm": MarginAttack(projection=TangentProjection()),
 }
 
 

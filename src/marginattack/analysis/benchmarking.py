@@ -23,7 +23,7 @@ from torch import Tensor
 
 from marginattack.attacks import ATTACKS, LBFGS, Attack, CarliniWagner, Search
 from marginattack.attacks.presets import PRESETS, preset
-from marginattack.attacks.search import WITHIN
+from marginattack.attacks.search import MARGIN_PGD
 from marginattack.core.incumbent import GRID
 from marginattack.core.norms import Norm
 from marginattack.core.problem import Problem
@@ -152,7 +152,7 @@ def anytime(trial: Trial, best: Numbers) -> dict[str, list[float]]:
 
 def _search(budget: int) -> Attack:
     levels = max(2, int(budget**0.36))
-    return Search(attack=replace(WITHIN, steps=max(2, budget // (2 * (levels + 1)))), levels=levels)
+    return Search(attack=replace(MARGIN_PGD, steps=max(2, budget // (2 * (levels + 1)))), levels=levels)
 
 
 def _cw(budget: int) -> Attack:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from marginattack.attacks import MarginAttack
-from marginattack.attacks.marginattack import ActiveSet, Clipped, Number, Shrink, Slide
+from marginattack.attacks.marginattack import ActiveSet, BallProjection, Clipped, Number, TangentProjection
 from marginattack.attacks.presets import preset
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points
@@ -15,7 +15,7 @@ from marginattack.reproduce.runner import Outcome, Row, attack_row, finite_or_no
 
 
 @dataclass(frozen=True)
-class SlideAsPrinted:
+class TangentProjectionAsPrinted:
     """Eq. 8 as printed, without its minus sign: a = 1, ∇d = z − x₀, b = a ∇cᵀ∇d / ∇cᵀs."""
 
     sign: float = 1.0
@@ -32,7 +32,7 @@ class SlideAsPrinted:
 
 
 @dataclass(frozen=True)
-class ShrinkAsPrinted:
+class BallProjectionAsPrinted:
     """Eq. 10 as printed: a = 1 − b ∇dᵀs / ∇dᵀ∇d with ∇d the subgradient of ℓ∞ at its largest coordinate."""
 
     b: float
@@ -69,17 +69,17 @@ def variants(norm: str) -> dict[str, MarginAttack]:
     }
     if norm == "l2":
         attacks |= {
-            "design 2, b = 0.1": replace(text, projection=Shrink(b=0.1)),
-            "design 2, b = 1": replace(text, projection=Shrink(b=1.0)),
+            "design 2, b = 0.1": replace(text, projection=BallProjection(b=0.1)),
+            "design 2, b = 1": replace(text, projection=BallProjection(b=1.0)),
             "first author's settings": replace(preset("author-l2"), radius=0.0),
-            "Eq. 8 as printed (no minus)": replace(text, projection=SlideAsPrinted()),
-            "∇d a unit vector": replace(text, projection=SlideAsPrinted(sign=-1.0, unit=True)),
+            "Eq. 8 as printed (no minus)": replace(text, projection=TangentProjectionAsPrinted()),
+            "∇d a unit vector": replace(text, projection=TangentProjectionAsPrinted(sign=-1.0, unit=True)),
         }
     else:
-        printed = replace(text, projection=ShrinkAsPrinted(b=0.1))
+        printed = replace(text, projection=BallProjectionAsPrinted(b=0.1))
         attacks |= {
-            "design 1": replace(text, projection=Slide()),
-            "our defaults with design 1": MarginAttack(projection=Slide()),
+            "design 1": replace(text, projection=TangentProjection()),
+            "our defaults with design 1": MarginAttack(projection=TangentProjection()),
             "β by moves": replace(text, beta=PowerOfMove(1.0)),
             "β by moves, ten random starts": replace(text, beta=PowerOfMove(1.0), restarts=10, radius=0.05),
             "Eq. 10 as printed": printed,
