@@ -36,7 +36,7 @@ LISTINGS = {
     "attacks": ["marginattack", "deepfool", "Zhang, Chang, Yu, Qian 2019"],
     "norms": ["l0", "l1", "l2", "linf"],
     "presets": ["mnist-l2", "imagenet-linf", "challenge", "rosen"],
-    "models": ["zoo:mnist-cnn", "The paper's MNIST network"],
+    "models": ["zoo:mnist-cnn", "the paper's MNIST network"],
     "data": ["samples:mnist", "1,000 digits"],
 }
 

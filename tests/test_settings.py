@@ -91,7 +91,7 @@ def test_build_attack_with_numbers_strings_and_constant_schedules() -> None:
     [
         ({"move": 3}, "marginattack has no setting move: choose from moves"),
         ({"moves": "many"}, "attack.marginattack.moves is 'many'"),
-        ({"moves": 0}, "attack.marginattack: MarginAttack"),
+        ({"moves": 0}, "attack.marginattack: moves is 0"),
         ({"beta": "cosine"}, "attack.marginattack.beta is 'cosine': give a number"),
         ({"projection": 1}, "attack.marginattack.projection is"),
     ],

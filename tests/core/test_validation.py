@@ -145,7 +145,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "preset": (lambda: ma.preset("mnist-l7"), "no preset named 'mnist-l7': choose one of mnist-l2"),
     "zoo": (lambda: zoo("alexnet"), "no zoo model named 'alexnet': choose one of mnist-cnn"),
     "samples": (lambda: samples("svhn"), "no samples named 'svhn': choose one of mnist"),
-    "join of nothing": (lambda: ma.Margins.join([]), "nothing to join"),
+    "join of nothing": (lambda: ma.Margins.join([]), "cannot join no margins"),
     "join of two norms": (lambda: ma.Margins.join([measure(), measure(norm="linf")]), "cannot join margins"),
     "join of two seeds": (lambda: ma.Margins.join([measure(), measure(seed=1)]), "cannot join .* different settings"),
 }  # fmt: skip
@@ -172,12 +172,12 @@ def test_bad_input_raises_one_line(call: Callable[[], object], message: str) -> 
 
 def damaged(path: Path) -> str:
     path.write_bytes(b"PAR1 and then nothing")
-    return "no margins file"
+    return "is damaged"
 
 
 def foreign(path: Path) -> str:
     pq.write_table(pa.table({"x": [1, 2]}), path)
-    return "no margins file"
+    return "is not a margins file"
 
 
 def newer(path: Path) -> str:
