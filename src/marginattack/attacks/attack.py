@@ -20,7 +20,7 @@ class Attack(ABC):
 
     def check_norm(self, norm: Norm) -> None:
         """Raise InputError unless the attack supports this norm."""
-        if norm.name not in self.norms:
+        if str(norm) not in self.norms:
             name, supported = type(self).__name__, ", ".join(self.norms)
             raise InputError(f"{name} supports {supported}, not {norm}: choose another norm or attack")
 
