@@ -28,5 +28,5 @@ class Attack(ABC):
 
 def require_norm(norm: Norm, supported: tuple[str, ...], who: str) -> None:
     """Raise InputError unless the norm is among those that are supported."""
-    if norm.name not in supported:
+    if str(norm) not in supported:
         raise InputError(f"{who} supports {', '.join(supported)}, not {norm}: choose another norm or attack")

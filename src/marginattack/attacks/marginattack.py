@@ -245,8 +245,8 @@ class MarginAttack(Attack):
         for label in near:
             with problem.subproblem(targets=label) as towards:
                 self.run(towards, x, share, scans=0)
-        nearest = torch.where(torch.isfinite(problem.incumbent.distance), problem.incumbent.points, x)
-        self.run(problem, nearest, moves - len(near) * share, scans)
+        begin = torch.where(torch.isfinite(problem.incumbent.distance), problem.incumbent.points, x)
+        self.run(problem, begin, moves - len(near) * share, scans)
         if self.rescue:
             with problem.masked(torch.isinf(problem.incumbent.distance[:, 0])) as without_point:
                 self.close(without_point, x, self.rescue)
