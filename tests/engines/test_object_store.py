@@ -158,9 +158,13 @@ def test_interrupted_upload_leaves_all_of_the_object_or_nothing(
     s3fs.S3FileSystem.clear_instance_cache()
     other = parse_path("s3://runs/interrupted/other")
     with pytest.raises(KeyboardInterrupt), write_atomically(other) as stream:
-        stream.write(b"half of it")
-        raise KeyboardInterrupt
+        stream.writelines(interrupt_after(b"half of it"))
     assert not other.exists()
+
+
+def interrupt_after(content: bytes) -> Iterator[bytes]:
+    yield content
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(

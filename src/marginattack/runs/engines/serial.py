@@ -20,7 +20,7 @@ def serial_engine(job: Job, folder: RunFolder, classifier: Classifier) -> Iterat
 
 
 @dataclass(frozen=True)
-class SerialPool(Pool):
+class SerialPool:
     """Computes shards in this process, with the model as it was opened. An error ends the run."""
 
     job: Job
