@@ -43,7 +43,7 @@ def test_older_format(run: Path) -> None:
 
 def test_truncated_manifest(run: Path) -> None:
     cut(run / "manifest.json")
-    assert "can be read" in refusal(run)
+    assert "is not a readable run folder" in refusal(run)
 
 
 @pytest.mark.parametrize("kind", ["margins", "images"])
@@ -84,7 +84,7 @@ def test_bad_unit_and_bad_places(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
         write_report([run], tmp_path / "file" / "report.html")
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="is not a run folder"):
         write_figures(tmp_path / "none", tmp_path / "figures")
 
 

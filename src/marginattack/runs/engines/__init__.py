@@ -6,7 +6,7 @@ An engine is called with the run and returns a context manager whose value is a 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from marginattack.core.classifier import Classifier
 from marginattack.runs.job import Job
@@ -23,6 +23,7 @@ class FailedShard:
     error: str
 
 
+@runtime_checkable
 class Pool(Protocol):
     """The processes that compute the shards. ``progress`` is called with the number of samples done."""
 
