@@ -158,10 +158,14 @@ def test_interrupted_upload_leaves_all_of_the_object_or_nothing(
     assert not file.exists() or file.read_bytes() == b"all of it"
     s3fs.S3FileSystem.clear_instance_cache()
     other = parse_path("s3://runs/interrupted/other")
-    with suppress(KeyboardInterrupt), write_atomically(other) as stream:
-        stream.write(b"half of it")
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), write_atomically(other) as stream:
+        stream.writelines(interrupt_after(b"half of it"))
     assert not other.exists()
+
+
+def interrupt_after(content: bytes) -> Iterator[bytes]:
+    yield content
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -180,7 +184,10 @@ def test_bad_address_is_refused_in_one_line(server: dict[str, str], tmp_path: Pa
     assert result.stderr.count("\n") == 1
 
 
-def test_addresses_need_the_extra_and_local_paths_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named_where_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
+    with pytest.raises(InputError, match="run folders need a POSIX system"), lock_folder(tmp_path):
+        pass
     monkeypatch.setitem(sys.modules, "upath", None)
     assert parse_path("runs/mnist") == Path("runs/mnist")
     with pytest.raises(

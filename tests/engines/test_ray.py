@@ -37,7 +37,8 @@ def on_cluster(folder: Path, out: Path, model: str, *more: str) -> list[str]:
 
 
 def environ(**more: str) -> dict[str, str]:
-    path = os.pathsep.join([str(MODELS.parent), str(MODELS.parents[1])])
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join([str(MODELS.parent), str(MODELS.parents[1]), *inherited])
     return {**ENVIRONMENT, "PYTHONPATH": path, **more}
 
 

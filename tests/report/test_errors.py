@@ -36,7 +36,7 @@ def test_no_run(tmp_path: Path) -> None:
 
 def test_truncated_manifest(run: Path) -> None:
     truncate(run / "manifest.json")
-    assert "can be read" in error_message(run)
+    assert "is not a readable run folder" in error_message(run)
 
 
 @pytest.mark.parametrize("kind", ["margins", "images"])
@@ -77,7 +77,7 @@ def test_bad_unit_and_bad_paths(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
         write_report([run], tmp_path / "file" / "report.html")
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match="is not a run folder"):
         write_figures(tmp_path / "none", tmp_path / "figures")
 
 

@@ -38,19 +38,8 @@ def run(
 ) -> RunFolder:  # fmt: skip
     """Measure what the settings say into a run folder; resume the run if the folder has one with these settings.
 
-    Args:
-        settings: the model, the data, the attacks and how to run them.
-        out: the run folder, which is created if it does not exist.
-        progress: makes a progress bar for each phase.
-        on_finding: called with each finding of the diagnosis.
-        ignore_findings: measure even if the diagnosis finds that the margins would be meaningless.
-        engine: where the shards are computed.
-
-    Returns:
-        The run folder.
-
-    Raises:
-        InputError: the settings, the model or the data cannot be used, or a grave finding was not ignored.
+    ``on_finding`` is called with each finding of the diagnosis. A grave one before anything was measured raises
+    InputError, unless ``ignore_findings`` is set.
     """
     job = open_job(settings)
     RunFolder.check_compatible(out, job.identity())

@@ -18,7 +18,7 @@ METADATA = "marginattack"  # key of the schema metadata that holds our JSON
 RENAMED = {"refuted": "rejected", "late": "distance_at_90pct", "look": "query"}
 
 
-def make_column(values: Tensor | Sequence[Any], dtype: str | None = None) -> Any:
+def make_column(values: Any, dtype: str | None = None) -> Any:
     """A pyarrow array of a column; the rows of a tensor of several dimensions become fixed-size lists."""
     import pyarrow as pa
 

@@ -30,6 +30,7 @@ READABLE = (1, 2)
 PIXELS_PER_GROUP = 2**22  # of a row group of images, which is what a reader of one image loads
 REQUIRED = ("identity", "parts", "samples", "shard", "model", "data", "attacks", "sessions")
 SHARDS = "margins/*/part-*.parquet"
+KINDS = ("margins", "images")
 
 # the columns of a margins file and their types; distance_255 exists with --lattice 255
 COLUMNS = {
@@ -76,10 +77,7 @@ class RunFolder:
     def create_or_resume(cls, path: str | StoragePath, identity: dict[str, Any], about: dict[str, Any]) -> "RunFolder":
         """Start a run, or resume the run of the same identity that is there. Call it with the lock held.
 
-        Args:
-            path: the folder.
-            identity: everything that the results depend on; a run with another identity is refused.
-            about: the rest of the manifest of a new run.
+        ``identity`` is everything that the results depend on, ``about`` the rest of the manifest of a new run.
         """
         path = parse_path(path)
         cls.check_compatible(path, identity)
@@ -121,19 +119,18 @@ class RunFolder:
 
     def pending(self) -> list[tuple[int, Part]]:
         """The shards that are not finished, in order."""
-        existing = {str(file) for kind in ("images", "margins") for file in self.path.glob(f"{kind}/*/part-*.parquet")}
-        return [
-            (shard, part)
-            for shard in range(len(self.shards))
-            for part in self.parts
-            if not {str(self.file(kind, part, shard)) for kind in ("images", "margins")} <= existing
-        ]
+        finished = set(self.finished())
+        every = ((shard, part) for shard in range(len(self.shards)) for part in self.parts)
+        return [each for each in every if each not in finished]
 
     def finished(self) -> list[tuple[int, Part]]:
         """The shards that are finished, in order."""
-        pending = set(self.pending())
+        margins, images = ({str(file) for file in self.path.glob(f"{kind}/*/part-*.parquet")} for kind in KINDS)
         every = ((shard, part) for shard in range(len(self.shards)) for part in self.parts)
-        return [each for each in every if each not in pending]
+        return [
+            (shard, part) for shard, part in every
+            if str(self.file("margins", part, shard)) in margins and str(self.file("images", part, shard)) in images
+        ]  # fmt: skip
 
     def first_finished(self, part: Part) -> int | None:
         """The first finished shard of a part, if there is one."""
@@ -142,11 +139,7 @@ class RunFolder:
     def commit(
         self, part: Part, shard: int, columns: Mapping[str, Any], images: Mapping[str, Tensor], about: Mapping[str, Any]
     ) -> None:
-        """Write a shard: its images, then its margins, which make it count.
-
-        Raises:
-            InputError: another run was started in the folder since it was opened.
-        """
+        """Write a shard: its images, then its margins, which make it count."""
         import pyarrow as pa
 
         self.check_current()

@@ -3,11 +3,10 @@
 An engine is called with the run and returns a context manager whose value is a ``Pool`` that computes its shards.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from marginattack.execution.session import Session
 from marginattack.runs.job import Job
@@ -24,22 +23,19 @@ class FailedShard:
     error: str
 
 
-class Pool(ABC):
+@runtime_checkable
+class Pool(Protocol):
     """The processes that compute the shards. ``progress`` is called with the number of samples done."""
 
-    @abstractmethod
     def choose_batch(self) -> int:
         """The batch size of the settings, or else one that fits into memory."""
 
-    @abstractmethod
     def measure(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
         """Compute and commit the pending shards; those that could not be computed."""
 
-    @abstractmethod
     def verify(self, progress: Callable[[int], None]) -> dict[str, int]:
         """Read every stored row back and check it on the plain model: the number of ``rows`` and of ``failed`` ones."""
 
-    @abstractmethod
     def about(self) -> dict[str, Any]:
         """What the manifest should say about this session once it has measured."""
 

@@ -65,7 +65,7 @@ class Cluster:
         return f"{workers}, {self.retried} retried" if self.retried else workers
 
 
-class WorkerPool(Pool):
+class WorkerPool:
     """The workers of one run."""
 
     def __init__(self, ray: Any, cluster: Cluster, job: Job, folder: RunFolder, workers: int, gpus: float) -> None:

@@ -17,7 +17,7 @@ def serial_engine(job: Job, folder: RunFolder, session: Session) -> Iterator[Poo
     yield SerialPool(ShardRunner(job, folder, session))
 
 
-class SerialPool(Pool):
+class SerialPool:
     """Computes shards in this process, with the model as it was opened. An error ends the run."""
 
     def __init__(self, runner: ShardRunner) -> None:
