@@ -328,13 +328,13 @@ def page(numbers: dict[str, Any]) -> list[str]:
         (f"{row['n']:,}", f"{row['peak_measuring']:.0f} MiB", f"{row['peak_mib']:.0f} MiB")
         for row in numbers["measured"]["memory"]
     ]
-    shards = ("seconds a shard", "shards", "model", "simulated, mean (worst of 20)")
-    trouble = ("seconds a shard", "spread", "measured", "simulated, mean (of 20)", "model")
+    shards = ("seconds per shard", "shards", "model", "simulated, mean (worst of 20)")
+    trouble = ("seconds per shard", "spread", "measured", "simulated, mean (of 20)", "model")
     return [
         *table(("GPUs", *shards, "GPU hours", "efficiency"), projected),
         *table(("workers", "measured", "simulated"), measured),
         *table(("workers lost", "away each", *trouble), troubled),
-        *table(("samples", "driver's peak until all is measured", "and until the run is diagnosed"), memory),
+        *table(("samples", "driver's peak after measuring", "after diagnosis"), memory),
     ]
 
 
