@@ -220,6 +220,16 @@ def plan_all(table: Table, norm: Norm, passes: int, classes: int, starts: int) -
     return search + plan_polish(table, norm, passes - sum(phase.passes for phase in search))
 
 
+def truncate(phases: Sequence[PlannedPhase], passes: int) -> list[PlannedPhase]:
+    """As many steps of the phases as these passes pay for."""
+    affordable: list[PlannedPhase] = []
+    for phase in phases:
+        left = passes - sum(one.passes for one in affordable)
+        if left >= 2:
+            affordable.append(replace(phase, numbers=phase.numbers[: left // 2]))
+    return affordable
+
+
 def _plan_polish(phases: Sequence[Phase], norm: Norm, passes: int) -> list[PlannedPhase]:
     planned: list[PlannedPhase] = []
     for phase in phases:

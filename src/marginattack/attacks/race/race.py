@@ -21,6 +21,7 @@ from marginattack.attacks.race.phases import (
     plan_all,
     plan_polish,
     plan_search,
+    truncate,
 )
 from marginattack.attacks.race.scheduling import incumbent_or_random, run_groups
 from marginattack.core.norms import L2, Norm, as_norm
@@ -145,7 +146,7 @@ class Race(Attack):
             number = min(self.classes_followed(table, passes), classes - 1)
             scans[profile.name] = 1 + min(self.classes_scanned(number, passes), classes - 1) if number else 0
             left = passes - PROFILE_PASSES - scans[profile.name]
-            phases[profile.name] = plan_all(table, norm, left, number, passes // PASSES_PER_START)
+            phases[profile.name] = truncate(plan_all(table, norm, left, number, passes // PASSES_PER_START), left)
         return RacePlan(norm.name, passes, scans, phases)
 
     def classes_followed(self, table: Table, passes: int) -> int:
@@ -208,7 +209,8 @@ class RacePlan:
             name = phase.name if phase.target is None else f"{phase.name} {phase.target + 1}"
             move = type(phase.move).__name__.lower()
             rows.append((name, move, phase.start, len(phase.numbers), phase.passes))
-        return [*rows, ("closing", "projection", "incumbent", 1 + len(CLOSING), CLOSING_PASSES)]
+        closing = min(CLOSING_PASSES, self.passes - sum(row[-1] for row in rows))
+        return [*rows, ("closing", "projection", "incumbent", closing - 1, closing)] if closing >= 2 else rows
 
     def __str__(self) -> str:
         lines = [f"Race, {self.norm}, {self.passes} passes"]
