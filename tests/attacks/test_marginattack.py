@@ -22,7 +22,7 @@ from marginattack.attacks.marginattack import (
 )
 from marginattack.attacks.presets import PRESETS
 from marginattack.core.norms import L0, L1, L2, LINF, Norm
-from marginattack.core.problem import Observer
+from marginattack.core.problem import Observation, Observer
 from marginattack.core.schedules import Constant, Power
 
 FREE = (-torch.inf, torch.inf)
@@ -285,9 +285,9 @@ class Recorder(Observer):
     def __init__(self) -> None:
         self.points, self.c = list[Tensor](), list[Tensor]()
 
-    def record(self, rows: Tensor, points: Tensor, c: Tensor) -> None:
-        self.points.append(points)
-        self.c.append(c)
+    def record(self, query: Observation) -> None:
+        self.points.append(query.points)
+        self.c.append(query.c)
 
 
 @pytest.mark.parametrize("inside", [False, True])

@@ -107,7 +107,8 @@ def test_after_out_of_memory_the_model_is_compiled_for_half_the_batch(
     def run(images: Tensor) -> Tensor:
         if len(images) > 8:
             raise torch.OutOfMemoryError("out of memory")
-        return model(images)
+        logits: Tensor = model(images)
+        return logits
 
     model = smooth()
     monkeypatch.setattr(torch, "compile", compile_to(Function(run)))

@@ -103,7 +103,10 @@ def test_pgd_needs_the_margins_and_attacks_at_every_level(mnist: ModelUnderTest,
 
 def test_formulas_as_printed_are_worse(mnist: ModelUnderTest) -> None:
     batch = first_images(mnist, 6)
-    for norm, wrong in (("l2", ablations.TangentProjectionAsPrinted()), ("linf", ablations.BallProjectionAsPrinted(b=0.1))):
+    for norm, wrong in (
+        ("l2", ablations.TangentProjectionAsPrinted()),
+        ("linf", ablations.BallProjectionAsPrinted(b=0.1)),
+    ):
         right = replace(preset(f"mnist-{norm}"), restarts=1, radius=0.0, moves=60, closing=10, scans=1)
         assert 1.05 * median(batch, right, norm) < median(batch, replace(right, projection=wrong), norm)
 
@@ -114,7 +117,9 @@ def test_eq_8_with_its_sign_corrected_is_slide_far_from_the_box() -> None:
     y = model(x).argmax(1)
     ours = replace(preset("mnist-l2"), restarts=1, radius=0.0, scans=0, moves=20, closing=2)
     a = ma.measure(model, x, y, "l2", attack=ours).distance
-    b = ma.measure(model, x, y, "l2", attack=replace(ours, projection=ablations.TangentProjectionAsPrinted(sign=-1.0))).distance
+    b = ma.measure(
+        model, x, y, "l2", attack=replace(ours, projection=ablations.TangentProjectionAsPrinted(sign=-1.0))
+    ).distance
     assert torch.allclose(a, b, rtol=1e-3)
 
 
