@@ -22,9 +22,7 @@ def rows(*, quick: bool = False) -> list[Row]:
     eps = paper.CHALLENGE_LEVEL
     within: dict[str, Any] = {"eps": eps, "steps": steps, "step": 0.3 / 30, "relative": False}
     pgd = PGD(**within, restarts=starts)
-    published = preset("challenge")
-    if quick:
-        published = replace(published, restarts=2, moves=100, closing=4)
+    published = replace(preset("challenge"), restarts=2, moves=100, closing=4) if quick else preset("challenge")
     defaults = MarginAttack(restarts=3 if quick else 10, radius=eps)
     attacks = {
         LONG: replace(defaults, restarts=published.restarts, moves=published.moves, closing=published.closing),

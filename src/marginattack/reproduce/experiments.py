@@ -15,7 +15,7 @@ import torch
 
 from marginattack.errors import InputError
 from marginattack.reproduce import ablations, challenge, convergence, markdown, paper, success_rates, timing
-from marginattack.reproduce.models_under_test import ModelUnderTest, load_model_under_test
+from marginattack.reproduce.models_under_test import DATA_SETS, ModelUnderTest, load_model_under_test
 from marginattack.reproduce.runner import Outcome, Row, load_outcomes, run_row, write_json
 
 
@@ -85,9 +85,8 @@ def reproduce(
 
 def files_for(name: str, data: Sequence[str]) -> list[str]:
     """The files that are meant for this model."""
-    data_set = "mnist" if name == "challenge" else name
     entries = [file.partition("=") for file in data]
-    return [file if equals else prefix for prefix, equals, file in entries if not equals or prefix == data_set]
+    return [file if equals else prefix for prefix, equals, file in entries if not equals or prefix == DATA_SETS[name]]
 
 
 def _conditions(name: str, device: str, quick: bool, tf32: bool) -> dict[str, Any]:

