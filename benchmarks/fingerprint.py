@@ -97,7 +97,8 @@ def compare(old: Path, new: Path) -> int:
         a, b = (np.array([np.inf if v is None else v for v in each["distance"]]) for each in (cell, after[key]))
         lost = int((np.isinf(b) & np.isfinite(a)).sum())
         both = np.isfinite(a) & np.isfinite(b)
-        equal = float(((a == b) | (np.abs(np.where(both, a - b, np.inf)) <= EQUAL * np.abs(a))).mean())
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            equal = float(((a == b) | (np.abs(a - b) <= EQUAL * np.abs(a))).mean())
         mean = b[both].mean() / a[both].mean() - 1 if both.any() and a[both].mean() > 0 else 0.0
         device = cell["device"]
         if lost or abs(mean) > MEAN_TOLERANCE[device] or (device == "cpu" and equal < EQUAL_SHARE):
