@@ -1,131 +1,247 @@
-"""Races: legs side by side are those in turn, nobody pays for another, and draws belong to the sample."""
+"""How Race runs its phases: interleaved as in sequence, as planned, and independent of the batch."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
-from models import inputs, smooth
-from standins import Replayed
+from models import After, Function, inputs, smooth
+from problems import pose, validated
+from standins import StandInGraph
+from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.attacks import Race
+from marginattack.attacks.race import CURVED, NEAR_LINEAR, scheduling
+from marginattack.attacks.race.phases import PASSES_PER_START, PlannedPhase, plan_all
+from marginattack.attacks.race.scheduling import run_interleaved, run_sequential
 from marginattack.core.classifier import Classifier
-from marginattack.core.norms import NORMS, as_norm
+from marginattack.core.norms import as_norm
 from marginattack.core.problem import Problem
 from marginattack.execution import graphs
-from marginattack.execution.graphs import Graphs, Step
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
-SPLIT = Race(trust=0.3)  # about half of the digits count as nearly linear
+BOTH_PROFILES = Race(trust=0.3)  # about half of the digits are near-linear
+ALL_CURVED, ALL_NEAR_LINEAR = Race(trust=0.0), Race(trust=1e9)
 
 
-def digits(classifier: Classifier, norm: str, budget: int | None, n: int = 12) -> Problem:
-    x, y, _ = classifier.accept(*(part[:n] for part in samples("mnist")))
-    return Problem(classifier, x, y, as_norm(norm), budget=budget)
+def spent(problem: Problem) -> Tensor:
+    return problem.budget.forwards + problem.budget.backwards
 
 
-@pytest.mark.parametrize("attack", [Race(candidates=0), Race(polishing=0.0), Race(descending=0.0), Race(following=0.0)])
-@pytest.mark.parametrize("budget", [5, 30, 100, 240])
-def test_any_part_may_be_left_out(attack: Race, budget: int) -> None:
-    model = smooth()
-    found = ma.measure(model, *inputs(model, n=5), "l2", attack=attack, budget=budget)
-    assert int((found.forwards + found.backwards).max()) <= budget
-    assert budget < 30 or bool(found.success.all())
+@pytest.fixture
+def phases_run(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int | None, int]]:
+    """Name and target of each phase that is run in sequence, and the passes that its samples spend."""
+    run_phase, phases = scheduling.run_phase, []  # type: ignore[var-annotated]
+
+    def note(problem: Problem, phase: PlannedPhase, classes: Sequence[Tensor]) -> None:
+        before = spent(problem)
+        try:
+            run_phase(problem, phase, classes)
+        finally:
+            passes = (spent(problem) - before)[problem.budget.active].unique().tolist()
+            phases.extend((phase.name, phase.target, each) for each in passes)
+
+    monkeypatch.setattr(scheduling, "run_phase", note)
+    return phases
 
 
-@pytest.mark.parametrize("abreast", [False, True])
-def test_a_race_does_not_depend_on_who_else_is_in_the_batch(
-    abreast: bool, replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor do its random starts, of which there is one with 620 passes; digit 18 is in another lane than the two."""
-    monkeypatch.setattr(graphs, "possible", lambda points: abreast)
-    images, labels = (part[17:20] for part in samples("mnist"))
-    together, apart = (
-        ma.measure(zoo("mnist-cnn-adv"), images, labels, "l2", budget=620, batch=batch) for batch in (3, 1)
-    )
-    assert bool(replayed) == abreast
-    torch.testing.assert_close(together.distance, apart.distance, rtol=1e-3, atol=0)
+def with_unreachable_class(n: int) -> tuple[nn.Module, Tensor, Tensor, list[Tensor]]:
+    """A model whose last class is never predicted, a batch, and two classes to follow: for every other sample it."""
+    model = After(smooth(), lambda z: nn.functional.pad(z, (0, 1), value=-100.0))  # type: ignore[arg-type]
+    images, labels = inputs(model, n=n)
+    with torch.no_grad():
+        second, third = model(images).topk(3, dim=1).indices.T[1:]
+    unreachable = torch.arange(n) % 2 == 0
+    return model, images, labels, [torch.where(unreachable, 4, each) for each in (second, third)]
 
 
 @pytest.mark.parametrize(
-    ("norm", "budget", "targeted"), [("l2", 60, True), ("l2", 240, True), *((norm, 700, False) for norm in NORMS)]
+    ("norm", "budget"),
+    [("l2", 60), ("linf", 60), ("l0", 199), ("l1", 199), ("l0", 240), ("linf", 240), ("l1", 700), ("l2", 1300)],
 )
-def test_targets_and_random_starts_abreast_are_those_in_turn(
-    norm: str, budget: int, targeted: bool, replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
+def test_interleaved_phases_find_and_spend_what_sequential_ones_do(
+    norm: str, budget: int, graphs_made: list[StandInGraph], phases_run: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of both profiles, with the fallback for short budgets and random starts for long ones."""
+    model, images, labels, classes = with_unreachable_class(9)
+    near_linear = torch.arange(9) < 5
+    solved = []
+    for run in (run_sequential, run_interleaved):
+        monkeypatch.setattr(graphs, "can_capture", lambda points, run=run: run is run_interleaved)
+        problem = pose(model, images, labels, norm=as_norm(norm), budget=budget)
+        groups = [
+            (rows, plan_all(profile.table(budget), problem.norm, budget, 2, budget // PASSES_PER_START))
+            for rows, profile in ((near_linear, NEAR_LINEAR), (~near_linear, CURVED))
+        ]
+        run(problem, groups, classes)
+        solved.append(problem)
+        assert bool(graphs_made) == (run is run_interleaved)
+    sequential, interleaved = solved
+    assert [name for name, *_ in phases_run].count("descend") == 2  # in short near-linear tables only as fallback
+    assert torch.isfinite(sequential.incumbent.distance).all()
+    torch.testing.assert_close(interleaved.incumbent.distance, sequential.incumbent.distance, rtol=1e-6, atol=0)
+    if norm != "l0":  # where rounding decides which of several coordinates is changed
+        torch.testing.assert_close(interleaved.incumbent.points, sequential.incumbent.points, rtol=1e-4, atol=1e-6)
+    assert interleaved.budget.forwards.equal(sequential.budget.forwards)
+    assert interleaved.budget.backwards.equal(sequential.budget.backwards)
+    assert interleaved.incumbent.history.passes.equal(spent(interleaved))
+
+
+@pytest.mark.parametrize("attack", [ALL_CURVED, ALL_NEAR_LINEAR], ids=["curved", "near-linear"])
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.parametrize("budget", [60, 100, 199, 200, 400, 1300])
+def test_a_run_spends_what_the_plan_says(attack: Race, norm: str, budget: int, phases_run: list[Any]) -> None:
     model = smooth()
+    problem = pose(model, *inputs(model, n=4), norm=as_norm(norm), budget=budget)
+    problem.solve(attack)
+    plan = attack.plan(norm, budget, classes=4)
+    profile = "CURVED" if attack is ALL_CURVED else "NEAR_LINEAR"
+    assert phases_run == [(phase.name, phase.target, phase.passes) for phase in plan.phases[profile]]
+    rows = plan.rows(profile)
+    assert spent(problem).tolist() == [sum(row[-1] for row in rows)] * 4
+    assert budget - 1 <= sum(row[-1] for row in rows) <= budget
+    scan = 0 if budget < 200 and attack is ALL_CURVED else 1 + 3  # a backward for each of the other classes
+    assert [row[-1] for row in rows if row[0] in ("profile", "scan")] == [4, scan][: 1 + bool(scan)]
+
+
+@pytest.mark.parametrize(("budget", "followed"), [(100, (3, 0)), (400, (3, 3)), (2000, (5, 5))])
+def test_the_nearest_classes_are_followed(budget: int, followed: tuple[int, int]) -> None:
+    plan = Race().plan("l2", budget)
+    for profile, number in zip(("NEAR_LINEAR", "CURVED"), followed, strict=True):
+        targets = [phase.target for phase in plan.phases[profile] if phase.name == "target"]
+        assert targets == list(range(number))
+
+
+def steep_and_high(x: Tensor) -> Tensor:
+    """Class 1 has the higher logit everywhere near the input, class 2 the nearer boundary, at x₁ = 0.6."""
+    return torch.stack([0 * x[:, 0], 0.6 * (x[:, 0] - 0.5) - 0.2, 40 * (x[:, 1] - 0.5) - 4], 1)
+
+
+@pytest.mark.parametrize(
+    ("attack", "budget"), [(Race(), 100), (Race(), 400), (ALL_CURVED, 400)], ids=["short", "long", "curved"]
+)
+def test_a_near_class_with_a_low_logit_is_found_by_following_it(attack: Race, budget: int) -> None:
+    model, x, y = Function(steep_and_high), torch.full((2, 2), 0.5, dtype=torch.float64), torch.tensor([0, 0])
+    found, untargeted = (
+        ma.measure(model, x, y, "l2", attack=each, budget=budget).distance
+        for each in (attack, attack.without("target"))
+    )
+    assert found.tolist() == pytest.approx([0.1] * 2, rel=1e-4)
+    assert (untargeted > 0.3).all()
+
+
+def flat_and_bent(x: Tensor) -> Tensor:
+    """A constraint that is linear in x₀ where x₁ < 0.5 and falls ever faster elsewhere."""
+    t = x[:, 0] - 0.2
+    c = torch.where(x[:, 1] < 0.5, 0.3 - t, 1 - t - 100 * t.square())
+    return torch.stack([c, 0 * c], 1)
+
+
+def test_samples_with_a_flat_boundary_are_near_linear(phases_run: list[Any]) -> None:
+    x = torch.tensor([[0.2, 0.2], [0.2, 0.8], [0.2, 0.3]], dtype=torch.float64)
+    problem = pose(Function(flat_and_bent), x, torch.zeros(3, dtype=torch.int64), budget=60)
+    assert Race().is_near_linear(problem).tolist() == [True, False, True]
+    problem = pose(Function(flat_and_bent), x, torch.zeros(3, dtype=torch.int64), budget=60)
+    problem.solve(Race())
+    assert [name for name, *_ in phases_run] == ["target", "polish", "polish", "descend", "polish", "polish"]
+
+
+@pytest.mark.parametrize("phases", [("scout",), ("descend",), ("target",), ("scout", "descend", "target", "restart")])
+@pytest.mark.parametrize("budget", [5, 30, 100, 240])
+def test_any_phase_may_be_left_out(phases: tuple[str, ...], budget: int) -> None:
+    model, attack = smooth(), Race(candidates=2).without(*phases)
+    found = ma.measure(model, *inputs(model, n=5), "l2", attack=attack, budget=budget)
+    assert int((found.forwards + found.backwards).max()) <= budget
+    assert budget < 30 or bool(found.success.all())
+    planned = [phase.name for each in attack.plan("l2", budget).phases.values() for phase in each]
+    assert not set(phases) & set(planned)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_race_does_not_depend_on_the_batch(
+    interleaved: bool, graphs_made: list[StandInGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do its random starts, of which there is one with 620 passes; digit 18 has another profile than the two."""
+    monkeypatch.setattr(graphs, "can_capture", lambda points: interleaved)
+    images, labels = (part[17:20] for part in samples("mnist"))
+    together, alone = (
+        ma.measure(zoo("mnist-cnn-adv"), images, labels, "l2", budget=620, batch=batch) for batch in (3, 1)
+    )
+    assert bool(graphs_made) == interleaved
+    torch.testing.assert_close(together.distance, alone.distance, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(("norm", "budget"), [("l2", 60), ("l2", 240), ("linf", 700)])
+def test_targeted_races_are_the_same_interleaved(
+    norm: str, budget: int, graphs_made: list[StandInGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, found = smooth(), []
     images, labels = inputs(model, n=5)
-    targets = (labels + 1) % 4 if targeted else None
-    found = []
-    for possible in (False, True):
-        monkeypatch.setattr(graphs, "possible", lambda points, possible=possible: possible)
-        found.append(ma.measure(model, images, labels, norm, targets=targets, budget=budget))
-    assert replayed
+    for interleaved in (False, True):
+        monkeypatch.setattr(graphs, "can_capture", lambda points, interleaved=interleaved: interleaved)
+        found.append(ma.measure(model, images, labels, norm, targets=(labels + 1) % 4, budget=budget))
+    assert graphs_made
     torch.testing.assert_close(found[1].distance, found[0].distance, rtol=1e-3, atol=0)
     assert found[1].forwards.equal(found[0].forwards)
 
 
-def test_a_sample_with_little_left_holds_nobody_up(replayed: list[Replayed]) -> None:
-    classifier = Classifier(zoo("mnist-cnn"))
-    with classifier.held():
-        problem = digits(classifier, "l2", 200, n=6)
-        problem._left[0] = 7
-        problem.solve(SPLIT)
-    spent = problem.forwards + problem.backwards
-    assert int(spent[0]) <= 7
-    assert int(spent[1:].min()) >= 195
+def digits(n: int, name: str = "mnist-cnn") -> tuple[Classifier, Tensor, Tensor]:
+    return Classifier(zoo(name)), *(part[:n] for part in samples("mnist"))
 
 
-def test_those_who_wait_are_neither_charged_nor_credited(
-    replayed: list[Replayed], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_with_little_left_stops_no_other(graphs_made: list[StandInGraph]) -> None:
+    with validated(*digits(6)) as (session, batch):
+        problem = session.problem(batch, ma.L2, budget=200)
+        problem.budget.left[0] = 7
+        problem.solve(BOTH_PROFILES)
+    assert int(spent(problem)[0]) <= 7
+    assert int(spent(problem)[1:].min()) >= 195
+
+
+def test_waiting_samples_are_not_charged(graphs_made: list[StandInGraph], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a step cannot be captured."""
-    classifier = Classifier(zoo("mnist-cnn"))
-    spent = []
-    with classifier.held():
-        for lasting in (True, False):
-            monkeypatch.setattr(Step, "lasting", lasting)
-            problem = digits(classifier, "linf", 60, n=8)
-            problem.solve(SPLIT)
-            assert problem.anytime.passes.equal(problem.forwards + problem.backwards)
-            spent.append(problem.forwards + problem.backwards)
-    assert replayed
-    assert spent[0].equal(spent[1])
-    assert int(spent[0].max()) <= 60
+    passes = []
+    with validated(*digits(8)) as (session, batch):
+        for is_value in (graphs.is_value, lambda step: False):
+            monkeypatch.setattr(graphs, "is_value", is_value)
+            problem = session.problem(batch, ma.LINF, budget=60)
+            problem.solve(BOTH_PROFILES)
+            assert problem.incumbent.history.passes.equal(spent(problem))
+            passes.append(spent(problem))
+    assert graphs_made
+    assert passes[0].equal(passes[1])
+    assert int(passes[0].max()) <= 60
 
 
-def test_samples_that_are_left_out_change_nothing_for_the_others() -> None:
-    classifier = Classifier(zoo("mnist-cnn-adv"))  # all are in one lane, who is left out as well
-    spent = []
-    with classifier.held():
-        for dropped in (False, True):
-            problem = digits(classifier, "l2", None, n=3)
-            if dropped:
-                problem.drop(torch.tensor([False, False, True]))
+def test_finished_samples_change_nothing_for_the_others() -> None:
+    passes = []
+    with validated(*digits(3, "mnist-cnn-adv")) as (session, batch):  # all have the same profile
+        for finished in (False, True):
+            problem = session.problem(batch, ma.L2)
+            problem.budget.deactivate(torch.tensor([False, False, finished]))
             problem.solve(Race(passes=220))
-            spent.append((problem.forwards + problem.backwards)[:2])
-    assert spent[0].equal(spent[1])
-    assert int(spent[0].max()) <= 220
+            passes.append(spent(problem)[:2])
+    assert passes[0].equal(passes[1])
+    assert int(passes[0].max()) <= 220
 
 
 @pytest.mark.parametrize("norm", ["l2", "linf"])
-@pytest.mark.parametrize("budget", [30, 60, 200])
-def test_samples_abreast_find_what_they_find_in_turn(replayed: list[Replayed], norm: str, budget: int) -> None:
-    classifier, attack = Classifier(zoo("mnist-cnn")), SPLIT
-    found = []
-    with classifier.held():
-        x, y, _ = classifier.accept(*(part[:12] for part in samples("mnist")))
-        for graphs_of in (Graphs("switched off"), Graphs()):
-            classifier.graphs = graphs_of
-            problem = Problem(classifier, x, y, as_norm(norm), budget=budget)
-            linear = attack.foretold(problem)
-            assert 0 < int(linear.sum()) < len(x)  # two lanes
-            problem = Problem(classifier, x, y, as_norm(norm), budget=budget)
-            problem.watch = (lambda *_: None) if graphs_of.why else None  # who is watched walks in turn
-            problem.solve(attack)
-            found.append(problem)
-    assert replayed
-    in_turn, abreast = found
-    assert float((abreast.distance / in_turn.distance).log().abs().mean()) < 1e-3
-    assert abreast.forwards.equal(in_turn.forwards)
-    assert abreast.backwards.equal(in_turn.backwards)
-    assert abreast.anytime.passes.equal(abreast.forwards + abreast.backwards)
+@pytest.mark.parametrize("budget", [30, 200])
+def test_digits_of_both_profiles_are_the_same_interleaved(
+    graphs_made: list[StandInGraph], norm: str, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solved = []
+    with validated(*digits(12)) as (session, batch):
+        near_linear = BOTH_PROFILES.is_near_linear(session.problem(batch, as_norm(norm)))
+        assert 0 < int(near_linear.sum()) < 12
+        for interleaved in (False, True):
+            monkeypatch.setattr(graphs, "can_capture", lambda points, interleaved=interleaved: interleaved)
+            problem = session.problem(batch, as_norm(norm), budget=budget)
+            problem.solve(BOTH_PROFILES)
+            solved.append(problem)
+    assert graphs_made
+    sequential, interleaved_ = solved
+    assert float((interleaved_.incumbent.distance / sequential.incumbent.distance).log().abs().mean()) < 1e-3
+    assert spent(interleaved_).equal(spent(sequential))
