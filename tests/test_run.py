@@ -206,7 +206,7 @@ BAD = {
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --attack deepfool --norm l0": "DeepFool supports",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --target nobody.txt": "--target nobody.txt is neither",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size big": "--image-size 'big' is",
-    "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size 20": "samples:mnist: --image-size 20 does not",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size 20": "samples:mnist: --image-size 20",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --set attack.pgd.steps=3": "settings are given for the",
     "measure --model zoo:mnist-cnn --data samples:mnist --out full/of.txt": "full/of.txt is a file: give a folder",
     "measure --model zoo:mnist-cnn --data samples:mnist --out full": "full holds other files (of.txt, …)",

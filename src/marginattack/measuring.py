@@ -19,22 +19,11 @@ from marginattack.margins import Margins
 
 
 def measure(
-    model: nn.Module | Classifier | Session,
-    images: Any,
-    labels: Any,
-    norm: Norm | str = "l2",
-    *,
-    attack: Attack | str | None = None,
-    bounds: Bounds | None = None,
-    budget: int | None = None,
-    targets: Any = None,
-    seed: int = 0,
-    ids: Any = None,
-    batch: int = 256,
-    search: str = "float32",
-    compiled: bool = False,
+    model: nn.Module | Classifier | Session, images: Any, labels: Any, norm: Norm | str = "l2", *,
+    attack: Attack | str | None = None, bounds: Bounds | None = None, budget: int | None = None, targets: Any = None,
+    seed: int = 0, ids: Any = None, batch: int = 256, search: str = "float32", compiled: bool = False,
     progress: Callable[[int], None] | None = None,
-) -> Margins:
+) -> Margins:  # fmt: skip
     r"""Measure the distance of each input to the decision boundary, and find the adversarial input that shows it.
 
     .. math:: \min_x \|x - x_0\| \quad \text{s.t.} \quad \arg\max_i l_i(x) \ne y, \; x \in [lo, hi]^d
@@ -84,18 +73,26 @@ def measure(
         samples = session.validate(images, labels, targets, ids)
         if search == "auto":
             session = session.configure(search=choose_precision(session, samples, norm, attack, budget))
-        classifier = session.classifier
-        settings = {
-            "attack": repr(attack), "budget": budget, "seed": seed, "targeted": samples.targets is not None,
-            "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],
-            "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
-        }  # fmt: skip
-        parts = []
-        for how, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
-            settings |= how
-            parts.append(Margins(norm=norm.name, settings=settings, **columns))
-            if progress is not None:
-                progress(len(columns["label"]))
+        return _measure(session, samples, batch, norm, attack, budget, seed, progress)
+
+
+def _measure(
+    session: Session, samples: Batch, batch: int, norm: Norm, attack: Attack, budget: int | None, seed: int,
+    progress: Callable[[int], None] | None,
+) -> Margins:  # fmt: skip
+    """Measure validated samples, ``batch`` at a time."""
+    classifier = session.classifier
+    settings = {
+        "attack": repr(attack), "budget": budget, "seed": seed, "targeted": samples.targets is not None,
+        "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],
+        "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
+    }  # fmt: skip
+    parts = []
+    for how, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
+        settings |= how
+        parts.append(Margins(norm=norm.name, settings=settings, **columns))
+        if progress is not None:
+            progress(len(columns["label"]))
     return Margins.join(parts)
 
 

@@ -49,7 +49,7 @@ def phases_run(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int | None, i
 
 def with_unreachable_class(n: int) -> tuple[nn.Module, Tensor, Tensor, list[Tensor]]:
     """A model whose last class is never predicted, a batch, and two classes to follow: for every other sample it."""
-    model = After(smooth(), lambda z: nn.functional.pad(z, (0, 1), value=-100.0))  # type: ignore[arg-type]
+    model = After(smooth(), lambda z: nn.functional.pad(z, (0, 1), value=-100.0))
     images, labels = inputs(model, n=n)
     with torch.no_grad():
         second, third = model(images).topk(3, dim=1).indices.T[1:]
@@ -188,7 +188,8 @@ def test_targeted_races_are_the_same_interleaved(
 
 
 def digits(n: int, name: str = "mnist-cnn") -> tuple[Classifier, Tensor, Tensor]:
-    return Classifier(zoo(name)), *(part[:n] for part in samples("mnist"))
+    images, labels = samples("mnist", n)
+    return Classifier(zoo(name)), images, labels
 
 
 def test_a_sample_with_little_left_stops_no_other(graphs_made: list[StandInGraph]) -> None:

@@ -92,8 +92,7 @@ def clever(
         batch = session.validate(images, labels, targets)
         x, y, a, classes = batch.images, batch.labels, batch.targets, batch.classes
         prediction, evaluator = session.predict(x), session.evaluator()
-        slope, gap = (torch.full((len(x), classes), torch.nan, dtype=torch.float64) for _ in range(2))
-        fit = slope.clone()
+        slope, gap, fit = (torch.full((len(x), classes), torch.nan, dtype=torch.float64) for _ in range(3))
         for row, c in enumerate(prediction.tolist()):
             goals = [j for j in (range(classes) if a is None else [int(a[row])]) if j != c]
             if not goals or (a is None and c != int(y[row])):
