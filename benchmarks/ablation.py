@@ -1,70 +1,100 @@
-"""What each ingredient of Race buys: the attack without it, on some networks of the suite.
+"""The contribution of each part of Race: the attack without it, on some networks of the suite.
 
     PYTHONPATH=src:benchmarks python benchmarks/ablation.py [SAMPLES] [MODEL …]
 
-Each row is Race with one setting changed; the pool that excess refers to is over all rows and budgets of a model and
-norm.
-The digits are bundled ones beyond those of the suite's own runs.
+Each row is Race with one setting changed; the excess is over the best of all rows and budgets of a model and norm. The
+digits are bundled ones that the suite's own runs do not use.
 """
 
 import sys
+from dataclasses import replace
 from typing import Any
 
-from networks import NETWORKS, network
-from record import write
+from networks import network
+from record import correct_samples, write
 
 from marginattack.analysis import benchmarking as bench
 from marginattack.attacks import Attack, MarginAttack, Race
-from marginattack.attacks.marginattack import Slide
+from marginattack.attacks.marginattack import TangentProjection
+from marginattack.attacks.race.phases import DescentRule, Profile, SlideRule, Table
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
 from marginattack.core.schedules import Cosine
+from marginattack.core.validation import Batch
+from marginattack.execution.session import Session, open_session
 from marginattack.sources.data import samples
-from marginattack.sources.networks import zoo
 
-FIRST, BUDGETS = 600, (100, 400)  # the first digit
+FIRST_DIGIT, BUDGETS = 600, (100, 400)
+
+
+def change_tables(**changes: Any) -> Race:
+    """Race with these changes of all its tables."""
+    race = Race()
+    near_linear, curved = (
+        Profile("changed", replace(each.short, **changes), replace(each.long, **changes))
+        for each in (race.near_linear, race.curved)
+    )
+    return replace(race, near_linear=near_linear, curved=curved)
+
+
+def change_rules(kind: type[DescentRule] | type[SlideRule], **changes: Any) -> Race:
+    """Race with these changes of all search rules of a kind."""
+
+    def change(table: Table) -> Table:
+        phases = (
+            replace(phase, rule=replace(phase.rule, **changes)) if isinstance(phase.rule, kind) else phase
+            for phase in table.search
+        )
+        return replace(table, search=tuple(phases))
+
+    race = Race()
+    near_linear, curved = (
+        Profile("changed", change(each.short), change(each.long)) for each in (race.near_linear, race.curved)
+    )
+    return replace(race, near_linear=near_linear, curved=curved)
+
+
 ROWS: dict[str, Attack] = {
     "Race": Race(),
-    "without scouting": Race(scouting=0.0),
+    "without scouting": Race().without("scout"),
     "without following classes": Race(candidates=0),
-    "without polish": Race(polishing=0.0),
-    "gradients from the start": Race(warmup=0.0),
-    "signs all along": Race(warmup=1e9),
-    "first step of one radius, not three": Race(step=Cosine(1.0, 0.02)),
-    "without memory": Race(memory=0.0),
-    "no faster growth before the first success": Race(growth=0.0),
-    "slides without averaging": Race(average=0.0),
+    "without polish": change_tables(polish_weight=0.0),
+    "gradients from the start": change_rules(DescentRule, warmup=0.0),
+    "signs all along": change_rules(DescentRule, warmup=1e9),
+    "first step of one radius, not three": change_rules(DescentRule, step=Cosine(1.0, 0.02)),
+    "without memory": change_rules(DescentRule, memory=0.0),
+    "no faster growth before the first success": change_rules(DescentRule, growth=0.0),
+    "slides without averaging": change_rules(SlideRule, average=0.0),
     "no sample counts as nearly linear": Race(trust=0.0),
     "every sample counts as nearly linear": Race(trust=float("inf")),
     "MarginAttack": MarginAttack(),
-    "MarginAttack that slides in every norm": MarginAttack(projection=Slide()),
+    "MarginAttack that slides in every norm": MarginAttack(projection=TangentProjection()),
 }
 
 
 def main(number: str = "100", *models: str) -> None:
-    images, labels = samples("mnist")
-    found = []
-    for model in models or ("mnist-gelu", "mnist-kwta", "mnist-cnn-adv"):
-        classifier = Classifier(network(model) if model in NETWORKS else zoo(model), chunk=500)
-        with classifier.held():
-            right = classifier.predict(images[FIRST:]) == labels[FIRST:]
-            x, y, _ = classifier.accept(images[FIRST:][right][: int(number)], labels[FIRST:][right][: int(number)])
-            for norm in ("l2", "linf"):
-                found.append(compared(model, classifier, x, y, norm))
-    write("ablation", found)
+    """Run every row on each model under ℓ2 and ℓ∞."""
+    images, labels = (part[FIRST_DIGIT:] for part in samples("mnist"))
+    results = []
+    for name in models or ("mnist-gelu", "mnist-kwta", "mnist-cnn-adv"):
+        model = network(name)
+        with open_session(Classifier(model, batch_size=500)) as session:
+            batch = session.validate(*correct_samples(model, images, labels, int(number)))
+            results += [compare_rows(name, session, batch, norm) for norm in ("l2", "linf")]
+    write("ablation", results)
 
 
-def compared(model: str, classifier: Classifier, x: Any, y: Any, norm: str) -> dict[str, Any]:
-    """Every row on one model under one norm."""
+def compare_rows(model: str, session: Session, batch: Batch, norm: str) -> dict[str, Any]:
+    """The mean excess of every row on one model under one norm."""
     trials = {
-        (name, budget): bench.trial(classifier, x, y, as_norm(norm), attack, budget=budget)
+        f"{name}, {budget}": bench.run_trial(session, batch, as_norm(norm), attack, budget=budget)
         for name, attack in ROWS.items()
         for budget in BUDGETS
     }
-    best = bench.pooled(list(trials.values()))
-    excess = {f"{name}, {budget}": bench.mean_excess(trial.distance, best) for (name, budget), trial in trials.items()}
+    best = bench.best_distances(list(trials.values()))
+    excess = {name: bench.mean_excess(trial.distance, best) for name, trial in trials.items()}
     print(model, norm, {key: f"{value:.2%}" for key, value in excess.items()}, flush=True)
-    return {"model": model, "norm": norm, "n": len(x), "excess": excess}
+    return {"model": model, "norm": norm, "n": len(batch), "excess": excess}
 
 
 if __name__ == "__main__":

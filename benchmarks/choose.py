@@ -1,17 +1,16 @@
-"""Every attack that finds margins, side by side on the bundled MNIST network: what docs/how-to-choose.md is made from.
+"""Every attack that measures margins on the bundled MNIST network: the table of docs/how-to-choose.md.
 
     python benchmarks/choose.py [digits]
 
-Each attack with the settings below on the first bundled digits (fixed-radius attacks through Search); those that run
-one sample at a time on the first 10. Distances are judged after measure()'s re-check.
+Each attack runs with the settings below on the first bundled digits (fixed-radius attacks through Search), on the first
+10 if it runs one sample at a time. Distances are those that measure() has verified.
 """
 
 import sys
 import time
 from typing import Any
 
-import torch
-from record import write
+from record import DEVICE, write
 
 import marginattack as ma
 from marginattack.attacks import (
@@ -34,8 +33,7 @@ from marginattack.core.losses import MARGIN
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-ONE_BY_ONE = 10
+FEW = 10  # digits for attacks that run one sample at a time
 
 ATTACKS: dict[str, Attack] = {
     "Race, the default": Race(),
@@ -54,25 +52,22 @@ ATTACKS: dict[str, Attack] = {
     "One pixel, 5 pixels": OnePixel(pixels=5, generations=20),
     "Boundary, 500 steps": Boundary(steps=500),
 }
-SLOW = (LBFGS, OnePixel, Boundary)
-NATURAL = {
-    JSMA: ("l0",),
-    OnePixel: ("l0",),
-    FGSM: ("l1", "l2", "linf"),
-    CarliniWagner: ("l2",),
-}  # others: the norms that they declare
+ONE_BY_ONE = (LBFGS, OnePixel, Boundary)
+# The norms that these are compared in; the others in all that they support
+NORMS = {JSMA: ("l0",), OnePixel: ("l0",), FGSM: ("l1", "l2", "linf"), CarliniWagner: ("l2",)}
 
 
 def main(digits: str = "200") -> None:
+    """Run every attack under every norm."""
     model = zoo("mnist-cnn").to(DEVICE)
     x, y = samples("mnist")
     rows: list[dict[str, Any]] = []
     for norm in ("l2", "linf", "l1", "l0"):
         for name, attack in ATTACKS.items():
-            norms = NATURAL.get(type(attack), attack.norms)
+            norms = NORMS.get(type(attack), attack.norms)
             if norm not in (("linf",) if "DAA" in name else norms):
                 continue
-            n = ONE_BY_ONE if isinstance(attack, SLOW) else int(digits)
+            n = FEW if isinstance(attack, ONE_BY_ONE) else int(digits)
             began = time.perf_counter()
             m = ma.measure(model, x[:n], y[:n], norm, attack=attack, batch=n)
             summary = m.summary()

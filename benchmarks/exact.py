@@ -1,8 +1,8 @@
-"""The default attack against exact ℓ∞ margins: ReLU networks small enough for mixed-integer programs.
+"""The default attack against exact ℓ∞ margins, of ReLU networks small enough for mixed-integer programming.
 
     PYTHONPATH=tests:benchmarks python benchmarks/exact.py
 
-Twelve networks of two hidden layers on shrunken digits, six digits each (tests/oracles.py).
+Twelve networks of two hidden layers, six downsampled digits each (tests/oracles.py).
 """
 
 import numpy as np
@@ -16,6 +16,7 @@ SHAPES = ((8, (12, 12)), (6, (16, 16)), (10, (20, 20)))  # side of the digits, h
 
 
 def main() -> None:
+    """Compare at every budget."""
     excess: dict[int, list[float]] = {budget: [] for budget in BUDGETS}
     for seed in range(4):
         for side, hidden in SHAPES:

@@ -1,4 +1,4 @@
-"""The networks of the suite beside the zoo: one with smooth activations, one whose gradients are masked.
+"""The networks of the suite that are not in the zoo: one with smooth activations, one whose gradients are masked.
 
 Both are the same small network on MNIST digits, trained by experiments/train/suite_networks.py.
 """
@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from marginattack.sources.networks import zoo
 
 WEIGHTS = Path(__file__).parent / "networks"
 
@@ -15,8 +18,8 @@ WEIGHTS = Path(__file__).parent / "networks"
 class WinnersTakeAll(nn.Module):
     """Keeps the largest share of a layer's activations and sets the others to zero (Xiao, Zhong, Zheng 2020).
 
-    Which ones survive jumps with the input, so the network is discontinuous and its gradient says little about what
-    lies a short way off: the gradients are masked.
+    The set of survivors changes abruptly with the input, so the network is discontinuous and its gradients are masked:
+    they say little about its surroundings.
     """
 
     def __init__(self, share: float) -> None:
@@ -53,11 +56,9 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 
 def network(name: str) -> nn.Module:
-    """A network of the suite with its trained weights, in eval mode and float32."""
+    """A network of the suite or of the zoo with its trained weights, in eval mode and float32."""
     if name not in NETWORKS:
-        raise ValueError(f"no network named {name!r}: choose one of {', '.join(NETWORKS)}")
-    from safetensors.torch import load_file
-
+        return zoo(name)
     model = NETWORKS[name]()
     weights = load_file(WEIGHTS / f"{name}.safetensors")
     model.load_state_dict({key: value.to(torch.float32) for key, value in weights.items()})

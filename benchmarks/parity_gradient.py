@@ -1,17 +1,11 @@
 """FGSM, BIM, PGD and the searched radius against Foolbox 3.3.4: the same steps, step sizes, starts and loss.
 
-DAA and the logit difference have no peer that can be installed, and Madry's network, on which their rates were
-published, is not here: they stand against our own PGD on the cross-entropy with as many runs of as many steps.
+DAA and the logit difference have no installable public implementation, and Madry's network, on which their rates were
+published, is not available here: they are compared with our own PGD on cross-entropy, with as many runs and steps.
 """
 
-from functools import partial
-from importlib import import_module
+from parity_common import Comparison, run_foolbox, run_ours
 
-import torch
-from rows import Bench, Row
-from torch import Tensor
-
-import marginattack as ma
 from marginattack.attacks.bim import BIM
 from marginattack.attacks.daa import DAA, DGF, Blob
 from marginattack.attacks.fgsm import FGSM
@@ -19,100 +13,61 @@ from marginattack.attacks.logit_difference import LogitDifferenceAttack
 from marginattack.attacks.pgd import PGD
 from marginattack.attacks.search import Search
 from marginattack.core.losses import CROSS_ENTROPY
-from marginattack.core.norms import as_norm
 
 RADII = {"linf": 0.1, "l2": 1.3, "l1": 6.0}
-REACH = {"linf": 0.4, "l2": 6.0, "l1": 20.0}  # the largest radius of a list of radii
-FOOLBOX, OUR_PGD = "Foolbox 3.3.4", "our own PGD, no public peer"
+LARGEST = {"linf": 0.4, "l2": 6.0, "l1": 20.0}  # of a list of radii
 PREFIX = {"linf": "Linf", "l2": "L2", "l1": "L1"}  # of Foolbox's class names
+FOOLBOX, OUR_PGD = "Foolbox 3.3.4", "our own PGD, no public implementation"
+NO_PEER = "no public implementation, and no Madry network for the published rate: compared with PGD with as many runs"
 
 
-def _ours(bench: Bench, *, norm: str, attack: ma.attacks.Attack) -> Tensor:
-    return ma.measure(bench.model, bench.images, bench.labels, norm, attack=attack).distance
+def radii(norm: str, number: int) -> list[float]:
+    """Equidistant radii up to the largest."""
+    return [LARGEST[norm] * (k + 1) / number for k in range(number)]
 
 
-def _foolbox(bench: Bench, *, norm: str, attack: str, radii: list[float], **settings: float | bool) -> Tensor:
-    """The distance of the nearest success over a list of radii."""
-    foolbox = import_module("foolbox")
-    model = foolbox.PyTorchModel(bench.model, bounds=(0, 1), device=bench.images.device)
-    run = getattr(foolbox.attacks, PREFIX[norm] + attack)(**settings)
-    _, points, success = run(model, bench.images, bench.labels, epsilons=radii)
-    distance = torch.stack([as_norm(norm).size((p - bench.images).flatten(1))[:, 0] for p in points])
-    return torch.where(success, distance, torch.inf).amin(0).cpu()
-
-
-def _list(norm: str, number: int) -> list[float]:
-    return [REACH[norm] * (k + 1) / number for k in range(number)]
-
-
-FGSM_ROWS = [
-    Row(
-        attack="fgsm", norm=norm, settings="cross-entropy, step searched", peer=FOOLBOX,
-        ours=partial(_ours, norm=norm, attack=FGSM()),
-        theirs=partial(_foolbox, norm=norm, attack="FastGradientAttack", radii=_list(norm, 100)),
-        note=f"Foolbox: 100 step sizes up to {REACH[norm]}; it finds nothing beyond, and its distances are that grid's",
-    )
-    for norm in ("linf", "l2")
-]  # fmt: skip
-
-BIM_ROWS = [
-    Row(
-        attack="bim", norm=norm, settings=f"eps {RADII[norm]}, 10 steps of 0.2 eps, cross-entropy", peer=FOOLBOX,
-        ours=partial(_ours, norm=norm, attack=BIM(eps=RADII[norm])),
-        theirs=partial(
-            _foolbox, norm=norm, attack="BasicIterativeAttack", radii=[RADII[norm]], steps=10, rel_stepsize=0.2
+def compare(norm: str) -> list[Comparison]:
+    """All comparisons with Foolbox under a norm."""
+    eps, largest, prefix = RADII[norm], LARGEST[norm], PREFIX[norm]
+    pgd = f"{prefix}ProjectedGradientDescentAttack"
+    fgsm = Comparison(
+        attack="fgsm", norm=norm, settings="cross-entropy, step searched", peer=FOOLBOX, ours=run_ours(FGSM(), norm),
+        theirs=run_foolbox(f"{prefix}FastGradientAttack", norm, radii(norm, 100)),
+        note=f"Foolbox: a grid of 100 step sizes up to {largest}; it finds nothing beyond",
+    )  # fmt: skip
+    return [
+        *([fgsm] if norm != "l1" else []),
+        Comparison(
+            attack="bim", norm=norm, settings=f"eps {eps}, 10 steps of 0.2 eps, cross-entropy", peer=FOOLBOX,
+            ours=run_ours(BIM(eps=eps), norm), fixed=True,
+            theirs=run_foolbox(f"{prefix}BasicIterativeAttack", norm, [eps], steps=10, rel_stepsize=0.2),
         ),
-        fixed=True,
-    )
-    for norm in RADII
-]  # fmt: skip
-
-PGD_ROWS = [
-    Row(
-        attack="pgd", norm=norm, settings=f"eps {RADII[norm]}, 40 steps of eps / 30, random start, cross-entropy",
-        peer=FOOLBOX, ours=partial(_ours, norm=norm, attack=PGD(eps=RADII[norm])),
-        theirs=partial(
-            _foolbox, norm=norm, attack="ProjectedGradientDescentAttack", radii=[RADII[norm]], steps=40,
-            rel_stepsize=1 / 30,
+        Comparison(
+            attack="pgd", norm=norm, settings=f"eps {eps}, 40 steps of eps / 30, random start, cross-entropy",
+            peer=FOOLBOX, ours=run_ours(PGD(eps=eps), norm), fixed=True,
+            theirs=run_foolbox(pgd, norm, [eps], steps=40, rel_stepsize=1 / 30),
+            note="Foolbox spreads an ℓ1 step over every pixel" if norm == "l1" else "",
         ),
-        fixed=True,
-        note="Foolbox spreads an ℓ1 step over every pixel" if norm == "l1" else "",
-    )
-    for norm in RADII
-]  # fmt: skip
-
-SEARCH_ROWS = [
-    Row(
-        attack="search", norm=norm, settings="PGD, 40 steps of 0.1 eps from the input, cross-entropy", peer=FOOLBOX,
-        ours=partial(
-            _ours, norm=norm, attack=Search(attack=PGD(steps=40, step=0.1, random=False, loss=CROSS_ENTROPY))
+        Comparison(
+            attack="search", norm=norm, settings="PGD, 40 steps of 0.1 eps from the input, cross-entropy", peer=FOOLBOX,
+            ours=run_ours(Search(attack=PGD(steps=40, step=0.1, random=False, loss=CROSS_ENTROPY)), norm),
+            theirs=run_foolbox(pgd, norm, radii(norm, 20), steps=40, rel_stepsize=0.1, random_start=False),
+            note=f"Foolbox has no search: PGD on a grid of 20 radii up to {largest}",
         ),
-        theirs=partial(
-            _foolbox, norm=norm, attack="ProjectedGradientDescentAttack", radii=_list(norm, 20), steps=40,
-            rel_stepsize=0.1, random_start=False,
-        ),
-        note=f"Foolbox has no search: PGD at 20 radii up to {REACH[norm]}, and its distances are that grid's",
-    )
-    for norm in RADII
-]  # fmt: skip
+    ]  # fmt: skip
 
-UNPAIRED = "no installable peer, and no Madry network here for the published rate: against our PGD with as many runs"
-FLOWS = {"daa, Blob": DAA(eps=0.1, flow=Blob()), "daa, DGF": DAA(eps=0.1, flow=DGF())}
-UNPAIRED_ROWS = [
-    Row(
-        attack=name, norm="linf", settings="eps 0.1, 40 steps of eps / 30, 10 particles, cross-entropy", peer=OUR_PGD,
-        ours=partial(_ours, norm="linf", attack=attack),
-        theirs=partial(_ours, norm="linf", attack=PGD(eps=0.1, restarts=10)),
-        fixed=True, digits=100, note=UNPAIRED,
-    )
-    for name, attack in FLOWS.items()
-] + [
-    Row(
-        attack="logit difference", norm="linf", settings="eps 0.1, 40 steps of eps / 30, 9 classes", peer=OUR_PGD,
-        ours=partial(_ours, norm="linf", attack=LogitDifferenceAttack(eps=0.1)),
-        theirs=partial(_ours, norm="linf", attack=PGD(eps=0.1, restarts=9)),
-        fixed=True, digits=100, note=UNPAIRED,
-    )
-]  # fmt: skip
 
-ROWS: list[Row] = FGSM_ROWS + BIM_ROWS + PGD_ROWS + SEARCH_ROWS + UNPAIRED_ROWS
+def compare_with_pgd(attack: str, ours: DAA | LogitDifferenceAttack, settings: str, restarts: int) -> Comparison:
+    """An attack without a public implementation against our PGD."""
+    return Comparison(
+        attack=attack, norm="linf", settings=f"eps 0.1, 40 steps of eps / 30, {settings}", peer=OUR_PGD, fixed=True,
+        ours=run_ours(ours, "linf"), theirs=run_ours(PGD(eps=0.1, restarts=restarts), "linf"), digits=100, note=NO_PEER,
+    )  # fmt: skip
+
+
+COMPARISONS: list[Comparison] = [
+    *(comparison for norm in RADII for comparison in compare(norm)),
+    compare_with_pgd("daa, Blob", DAA(eps=0.1, flow=Blob()), "10 particles, cross-entropy", 10),
+    compare_with_pgd("daa, DGF", DAA(eps=0.1, flow=DGF()), "10 particles, cross-entropy", 10),
+    compare_with_pgd("logit difference", LogitDifferenceAttack(eps=0.1), "9 classes", 9),
+]

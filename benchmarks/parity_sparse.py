@@ -1,142 +1,130 @@
 """JSMA, one pixel and CLEVER against ART 1.20.1: the same digits, targets, steps, populations and numbers of points."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from rows import Bench, Row
+from parity_common import Comparison, Inputs, run_ours
 from torch import Tensor, nn
 
-import marginattack as ma
 from marginattack.attacks.jsma import JSMA
 from marginattack.attacks.one_pixel import OnePixel
 from marginattack.bounds import clever
 from marginattack.core.losses import LOG_ODDS, OWN
 from marginattack.core.norms import L0
 
-POOL = 10  # ART draws its maxima from 10 × samples gradients; ours takes as many gradients in all
+ART = "ART 1.20.1"
+POOL = 10  # ART draws its maxima from 10 × samples gradients; ours uses as many gradients in total
 
 
-def _art(bench: Bench) -> Any:
+def art_classifier(inputs: Inputs) -> Any:
+    """The model as ART expects it."""
     from art.estimators.classification import PyTorchClassifier
 
-    shape, classes = tuple(bench.images.shape[1:]), _logits(bench).shape[1]
     return PyTorchClassifier(
-        bench.model, nn.CrossEntropyLoss(), shape, classes, clip_values=(0.0, 1.0),
-        device_type="gpu" if bench.images.is_cuda else "cpu",
+        inputs.model, nn.CrossEntropyLoss(), tuple(inputs.images.shape[1:]), 10, clip_values=(0.0, 1.0),
+        device_type="gpu" if inputs.images.is_cuda else "cpu",
     )  # fmt: skip
 
 
 @torch.no_grad()
-def _logits(bench: Bench) -> Tensor:
-    logits: Tensor = bench.model(bench.images)
-    return logits
-
-
-def _runner_up(bench: Bench) -> Tensor:
-    return _logits(bench).scatter(1, bench.labels[:, None], -torch.inf).argmax(1)
+def runner_up(inputs: Inputs) -> Tensor:
+    """The class with the second highest logit."""
+    logits: Tensor = inputs.model(inputs.images)
+    return logits.scatter(1, inputs.labels[:, None], -torch.inf).argmax(1)
 
 
 @torch.no_grad()
-def _distance(bench: Bench, adversarial: np.ndarray[Any, Any], targets: Tensor | None) -> Tensor:
-    points = torch.as_tensor(adversarial).to(bench.images)
-    label = bench.model(points).argmax(1)
-    reached = label != bench.labels if targets is None else label == targets
-    return torch.where(reached, L0.size((points - bench.images).flatten(1))[:, 0], torch.inf)
+def l0_distance(inputs: Inputs, adversarial: np.ndarray[Any, Any], targets: Tensor | None) -> Tensor:
+    """The ℓ0 distance of ART's points, infinity where they are not adversarial."""
+    points = torch.as_tensor(adversarial).to(inputs.images)
+    label = inputs.model(points).argmax(1)
+    reached = label != inputs.labels if targets is None else label == targets
+    return torch.where(reached, L0.size((points - inputs.images).flatten(1))[:, 0], torch.inf)
 
 
-def _jsma(bench: Bench, *, theta: float, gamma: float, art_rule: bool) -> Tensor:
-    attack = JSMA(theta=theta, gamma=gamma, of=(OWN,) if art_rule else (LOG_ODDS,), both=False)
-    return ma.measure(bench.model, bench.images, bench.labels, "l0", attack=attack, targets=_runner_up(bench)).distance
+def compare_jsma(theta: float, gamma: float, *, art_map: bool, fixed: bool = False) -> Comparison:
+    """JSMA towards the runner-up."""
 
+    def theirs(inputs: Inputs) -> Tensor:
+        from art.attacks.evasion import SaliencyMapMethod
 
-def _art_jsma(bench: Bench, *, theta: float, gamma: float) -> Tensor:
-    from art.attacks.evasion import SaliencyMapMethod
+        targets = runner_up(inputs)
+        attack = SaliencyMapMethod(
+            art_classifier(inputs), theta=theta, gamma=gamma, batch_size=len(targets), verbose=False
+        )
+        return l0_distance(inputs, attack.generate(inputs.images.cpu().numpy(), y=targets.cpu().numpy()), targets)
 
-    targets = _runner_up(bench)
-    attack = SaliencyMapMethod(_art(bench), theta=theta, gamma=gamma, batch_size=len(targets), verbose=False)
-    return _distance(bench, attack.generate(bench.images.cpu().numpy(), y=targets.cpu().numpy()), targets)
-
-
-def _pixel(bench: Bench, *, pixels: int, generations: int) -> Tensor:
-    attack = OnePixel(pixels=pixels, generations=generations)
-    return ma.measure(bench.model, bench.images, bench.labels, "l0", attack=attack).distance
-
-
-def _art_pixel(bench: Bench, *, pixels: int, generations: int) -> Tensor:
-    from art.attacks.evasion import PixelAttack
-
-    np.random.seed(0)  # the only seed that it takes
-    attack = PixelAttack(_art(bench), th=pixels, es=1, max_iter=generations)
-    return _distance(bench, attack.generate(bench.images.cpu().numpy(), y=bench.labels.cpu().numpy()), None)
-
-
-def _clever(bench: Bench, *, norm: str, radius: float, batches: int, samples: int, targeted: bool) -> Tensor:
-    each = POOL * samples // batches
-    targets = _runner_up(bench) if targeted else None
-    result = clever(
-        bench.model, bench.images, bench.labels, norm, radius=radius, batches=batches, samples=each, targets=targets
-    )
-    return result.estimate
-
-
-def _art_clever(bench: Bench, *, norm: str, radius: float, batches: int, samples: int, targeted: bool) -> Tensor:
-    from art.metrics import clever_t, clever_u
-
-    np.random.seed(0)
-    art, order = _art(bench), {"l1": 1, "l2": 2, "linf": np.inf}[norm]
-    settings = {"nb_batches": batches, "batch_size": samples, "radius": radius, "norm": order, "pool_factor": POOL}
-    images = bench.images.cpu().numpy()
-    if targeted:
-        pairs = zip(images, _runner_up(bench).tolist(), strict=True)
-        return torch.tensor([float(clever_t(art, image, target, **settings)) for image, target in pairs])
-    return torch.tensor([float(clever_u(art, image, verbose=False, **settings)) for image in images])
-
-
-def _jsma_row(theta: float, gamma: float, *, art_rule: bool, fixed: bool = False) -> Row:
-    rule = "ART's map" if art_rule else "default map"
-    return Row(
-        attack="jsma", norm="l0", peer="ART 1.20.1", fixed=fixed,
-        settings=f"θ={theta:g}, γ={gamma:g}, pairs, towards the runner-up, {rule}",
-        ours=partial(_jsma, theta=theta, gamma=gamma, art_rule=art_rule),
-        theirs=partial(_art_jsma, theta=theta, gamma=gamma),
-        note="ART's map is the target's logit alone: it takes the two features that raise it most. "
+    ours = JSMA(theta=theta, gamma=gamma, of=(OWN,) if art_map else (LOG_ODDS,), both=False)
+    saliency = "ART's map" if art_map else "default map"
+    return Comparison(
+        attack="jsma", norm="l0", peer=ART, fixed=fixed,
+        settings=f"θ={theta:g}, γ={gamma:g}, pairs, towards the runner-up, {saliency}",
+        ours=run_ours(ours, "l0", targets=runner_up), theirs=theirs,
+        note="ART's map is the target's logit alone: it chooses the two features that raise it most. "
         "It stops only after more than γ·d features, ours before",
     )  # fmt: skip
 
 
-def _pixel_row(pixels: int, generations: int) -> Row:
-    settings: dict[str, Any] = {"pixels": pixels, "generations": generations}
-    return Row(
-        attack="one-pixel", norm="l0", peer="ART 1.20.1", fixed=True,
+def compare_one_pixel(pixels: int, generations: int) -> Comparison:
+    """The one-pixel attack, untargeted."""
+
+    def theirs(inputs: Inputs) -> Tensor:
+        from art.attacks.evasion import PixelAttack
+
+        np.random.seed(0)  # the only seed that it takes
+        attack = PixelAttack(art_classifier(inputs), th=pixels, es=1, max_iter=generations)
+        points = attack.generate(inputs.images.cpu().numpy(), y=inputs.labels.cpu().numpy())
+        return l0_distance(inputs, points, None)
+
+    return Comparison(
+        attack="one-pixel", norm="l0", peer=ART, fixed=True, theirs=theirs,
         settings=f"k={pixels}, {generations} generations of 400",
-        ours=partial(_pixel, **settings), theirs=partial(_art_pixel, **settings),
+        ours=run_ours(OnePixel(pixels=pixels, generations=generations), "l0"),
         note="ART lowers the logit of the true class alone, ours its log odds",
     )  # fmt: skip
 
 
-def _clever_row(norm: str, radius: float, targeted: bool, digits: int) -> Row:
-    settings: dict[str, Any] = {"norm": norm, "radius": radius, "batches": 32, "samples": 32, "targeted": targeted}
-    return Row(
-        attack="clever", norm=norm, peer="ART 1.20.1", digits=digits,
+def compare_clever(norm: str, radius: float, *, targeted: bool, digits: int) -> Comparison:
+    """CLEVER from 320 gradients and 32 maxima."""
+    batches, samples = 32, 32
+
+    def ours(inputs: Inputs) -> Tensor:
+        return clever(
+            inputs.model, inputs.images, inputs.labels, norm, radius=radius, batches=batches,
+            samples=POOL * samples // batches, targets=runner_up(inputs) if targeted else None,
+        ).estimate  # fmt: skip
+
+    def theirs(inputs: Inputs) -> Tensor:
+        from art.metrics import clever_t, clever_u
+
+        np.random.seed(0)
+        art, order = art_classifier(inputs), {"l1": 1, "l2": 2, "linf": np.inf}[norm]
+        settings = {"nb_batches": batches, "batch_size": samples, "radius": radius, "norm": order, "pool_factor": POOL}
+        images = inputs.images.cpu().numpy()
+        if targeted:
+            pairs = zip(images, runner_up(inputs).tolist(), strict=True)
+            return torch.tensor([float(clever_t(art, image, target, **settings)) for image, target in pairs])
+        return torch.tensor([float(clever_u(art, image, verbose=False, **settings)) for image in images])
+
+    return Comparison(
+        attack="clever", norm=norm, peer=ART, digits=digits, ours=ours, theirs=theirs,
         settings=f"R={radius:g}, 320 gradients, 32 maxima, " + ("towards the runner-up" if targeted else "untargeted"),
-        ours=partial(_clever, **settings), theirs=partial(_art_clever, **settings),
         note="The distance is the estimate, so lower is not better. ART draws its 32 maxima with "
         "replacement from one pool of 320 gradients; half of them are equal, and its fit returns the largest gradient "
         "seen (less in 1 of 10): it does not extrapolate. Ours are of 10 fresh points each and do, as in the paper",
     )  # fmt: skip
 
 
-ROWS: list[Row] = [
-    _jsma_row(1.0, 1.0, art_rule=True),
-    _jsma_row(1.0, 1.0, art_rule=False),
-    _jsma_row(1.0, 0.02, art_rule=False, fixed=True),
-    _pixel_row(1, 10),
-    _pixel_row(5, 15),
-    _pixel_row(15, 20),
-    _clever_row("l2", 5.0, targeted=True, digits=200),
-    _clever_row("l1", 40.0, targeted=True, digits=50),
-    _clever_row("linf", 0.3, targeted=True, digits=50),
-    _clever_row("l2", 5.0, targeted=False, digits=5),
+COMPARISONS: list[Comparison] = [
+    compare_jsma(1.0, 1.0, art_map=True),
+    compare_jsma(1.0, 1.0, art_map=False),
+    compare_jsma(1.0, 0.02, art_map=False, fixed=True),
+    compare_one_pixel(1, 10),
+    compare_one_pixel(5, 15),
+    compare_one_pixel(15, 20),
+    compare_clever("l2", 5.0, targeted=True, digits=200),
+    compare_clever("l1", 40.0, targeted=True, digits=50),
+    compare_clever("linf", 0.3, targeted=True, digits=50),
+    compare_clever("l2", 5.0, targeted=False, digits=5),
 ]

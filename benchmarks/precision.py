@@ -1,46 +1,43 @@
-"""What a search in bf16 costs: margins with it over margins without, on networks of the suite.
+"""The cost of a search in bf16: margins with it over margins without, on networks of the suite.
 
     PYTHONPATH=src:benchmarks python benchmarks/precision.py [DIGITS]
 
-Race with 400 passes, the last bundled digits that a network classifies rightly. bf16 also runs on a CPU; how much
-time it saves is a matter for a GPU and for benchmarks/speed.py.
+Race with 400 passes, on the last bundled digits that a network classifies correctly. bf16 also runs on a CPU; the time
+that it saves on a GPU is measured by benchmarks/speed.py.
 """
 
 import sys
 from typing import Any
 
 import torch
-from networks import NETWORKS, network
-from record import write
+from networks import network
+from record import correct_samples, write
 
 import marginattack as ma
 from marginattack.sources.data import samples
-from marginattack.sources.networks import zoo
 
 MODELS = ("mnist-cnn", "mnist-gelu", "mnist-cnn-adv", "mnist-kwta")
 
 
-def row(name: str, norm: str, number: int) -> dict[str, Any]:
+def compare_precisions(name: str, norm: str, number: int) -> dict[str, Any]:
     """One network under one norm."""
-    model = network(name) if name in NETWORKS else zoo(name)
-    images, labels = samples("mnist")
-    with torch.no_grad():
-        right = (model(images).argmax(1) == labels).nonzero()[-number:, 0]
-    full, coarse = (
-        ma.measure(model, images[right], labels[right], norm, budget=400, search=search).distance
-        for search in ("float32", "bf16")
+    model = network(name)
+    images, labels = (part[-number:] for part in correct_samples(model, *samples("mnist")))
+    float32, bf16 = (
+        ma.measure(model, images, labels, norm, budget=400, search=search).distance for search in ("float32", "bf16")
     )
-    ratio = coarse / full
-    found = {
-        "model": name, "norm": norm, "n": len(right), "mean ratio": float(ratio.mean()), "worst": float(ratio.max()),
-        "lost": int(torch.isinf(coarse).sum()),
+    ratio = bf16 / float32
+    numbers = {
+        "model": name, "norm": norm, "n": len(images), "mean ratio": float(ratio.mean()), "worst": float(ratio.max()),
+        "lost": int(torch.isinf(bf16).sum()),
     }  # fmt: skip
-    print(found, flush=True)
-    return found
+    print(numbers, flush=True)
+    return numbers
 
 
 def main(number: str = "60") -> None:
-    write("precision", [row(name, norm, int(number)) for name in MODELS for norm in ("l2", "linf")])
+    """Compare on every model under ℓ2 and ℓ∞."""
+    write("precision", [compare_precisions(name, norm, int(number)) for name in MODELS for norm in ("l2", "linf")])
 
 
 if __name__ == "__main__":

@@ -1,23 +1,22 @@
-"""What a run costs besides its attack: memory and time against the number of samples, 3×32×32 synthetic images.
+"""The overhead of a run: memory and time against the number of samples, for synthetic 3×32×32 images.
 
     python benchmarks/stream.py 10000:4 100000:4 2000:200
 
-Each argument is a number of samples and the attack's moves: few moves show memory over many samples, the default 200
-the share of time that is not the attack's. Each runs in a process of its own, with one thread. The attack's time is
-what is spent inside ``Problem.solve``; everything else of the run (opening, diagnosis, reading, checking, writing,
-reading back, probing) is overhead.
+Each argument is a number of samples and the attack's number of moves: few moves show memory over many samples, the
+default of 200 the overhead in time. Each runs in a process of its own with one thread. The attack's time is what is
+spent in ``Problem.solve``; the rest of the run (opening, diagnosis, reading, verification, writing, reading back) is
+overhead.
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
-import record
 import torch
+from record import peak_memory, run_child, write
 from torch import Tensor, nn
 
 SHAPE = (3, 32, 32)
@@ -44,7 +43,7 @@ def network() -> nn.Module:
 
 
 def make_data(path: Path, n: int) -> None:
-    """Images in [0, 1) as float32, labelled by the network itself, written through a map so that memory stays small."""
+    """Random uint8 images with the network's own labels, written through a memory map."""
     random, model = np.random.default_rng(0), network()
     images = np.lib.format.open_memmap(path.with_suffix(".x.npy"), mode="w+", dtype=np.uint8, shape=(n, *SHAPE))
     labels = np.zeros(n, dtype=np.int64)
@@ -57,8 +56,8 @@ def make_data(path: Path, n: int) -> None:
     path.with_suffix(".x.npy").unlink()
 
 
-def child(data: str, out: str, moves: str) -> None:
-    """One run: seconds in all, seconds of the attack, peak memory."""
+def run_once(data: str, out: str, moves: str) -> dict[str, float]:
+    """One run: seconds in total, seconds of the attack, peak memory."""
     from contextlib import nullcontext
 
     from marginattack.core.problem import Problem
@@ -66,42 +65,40 @@ def child(data: str, out: str, moves: str) -> None:
     from marginattack.runs.settings import read_settings
 
     torch.set_num_threads(1)
-    inside, solve = [0.0], Problem.solve
+    attack_seconds, solve = [0.0], Problem.solve
 
-    def timed(self: Problem, attack: object) -> None:
+    def timed_solve(self: Problem, attack: object) -> None:
         began = time.process_time()
         solve(self, attack)  # type: ignore[arg-type]
-        inside[0] += time.process_time() - began
+        attack_seconds[0] += time.process_time() - began
 
-    Problem.solve = timed  # type: ignore[method-assign]
+    Problem.solve = timed_solve  # type: ignore[method-assign]
     flags = {"model": f"{__file__}:network", "data": data, "attacks": ["marginattack"], "batch": 256}
     flags |= {"attack.marginattack.moves": int(moves)}
     wall, cpu = time.perf_counter(), time.process_time()
-    run(read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None), tell=print)
-    seconds = time.process_time() - cpu
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    peak = int(status["VmHWM"].split()[0]) / 1024
-    print(json.dumps({"seconds": seconds, "attack_seconds": inside[0], "wall_seconds": time.perf_counter() - wall,
-                      "peak_mib": peak}))  # fmt: skip
+    run(read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None), on_finding=print)
+    return {
+        "seconds": time.process_time() - cpu, "attack_seconds": attack_seconds[0],
+        "wall_seconds": time.perf_counter() - wall, "peak_mib": peak_memory(),
+    }  # fmt: skip
 
 
 def main(sizes: list[str]) -> None:
+    """Run every size in a process of its own."""
     rows = []
     for size in sizes:
         n, moves = map(int, size.split(":"))
         with tempfile.TemporaryDirectory() as folder:
             make_data(Path(folder) / "data.npz", n)
-            arguments = [sys.executable, __file__, "child", f"{folder}/data.npz", f"{folder}/run", str(moves)]
-            printed = subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout
-        row = {"n": n, "moves": moves, **json.loads(printed.splitlines()[-1])}
+            row = {"n": n, "moves": moves, **run_child(__file__, "child", f"{folder}/data.npz", f"{folder}/run", moves)}
         row["overhead"] = row["seconds"] / row["attack_seconds"] - 1
         rows.append(row)
         print(row, flush=True)
-        record.write("stream", rows)
+        write("stream", rows)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "child":
-        child(*sys.argv[2:])
+        print(json.dumps(run_once(*sys.argv[2:])))
     else:
         main(sys.argv[1:])

@@ -1,9 +1,9 @@
-"""Full runs on a GPU, several processes side by side: each takes some rows, and keeps what it has.
+"""Full runs of the paper's experiments on a GPU; several processes can share the rows of one.
 
     python experiments/full.py [--tf32] EXPERIMENT OUT SECONDS [ROW …]
 
-It continues what is under OUT; SECONDS bounds each row. ``REPRODUCE_DATA`` lists the data files, as NAME=FILE. With
-``--tf32`` attacks search in tf32, and the points they find are checked in float32, as all are; the settings say so.
+Resumes what is under OUT; SECONDS limits each row. ``REPRODUCE_DATA`` lists the data files, as NAME=FILE. With
+``--tf32`` attacks search in tf32; their points are verified in float32 like all others, and the settings mention it.
 """
 
 import os
@@ -17,16 +17,20 @@ from marginattack.reproduce import reproduce
 
 
 def main() -> None:
+    """Run an experiment with progress on stdout."""
     tf32 = "--tf32" in sys.argv
     name, out, limit, *rows = (word for word in sys.argv[1:] if word != "--tf32")
     os.environ.setdefault("COMMAND", f"python experiments/full.py{' --tf32' * tf32} {name}")
     began = time.perf_counter()
-    record = reproduce(
+
+    def log(line: str) -> None:
+        print(f"{time.perf_counter() - began:6.1f} {name} {line}", flush=True)
+
+    reproduce(
         name, Path(out), data=os.environ.get("REPRODUCE_DATA", "").split(), only=rows, limit=float(limit), tf32=tf32,
-        device="cuda" if torch.cuda.is_available() else "cpu",
-        say=lambda line: print(f"{time.perf_counter() - began:6.1f} {name} {line}", flush=True),
+        device="cuda" if torch.cuda.is_available() else "cpu", log=log,
     )  # fmt: skip
-    print(f"{time.perf_counter() - began:6.1f} {name} done", len(str(record)), flush=True)
+    log("done")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The two pictures of docs/method.md, from real runs of MarginAttack on problems with two dimensions.
+"""The two figures of docs/method.md, from real runs of MarginAttack on two-dimensional problems.
 
     python experiments/pictures.py
 
-writes docs/img/path.svg (the paper's Figure 2: hops to a curved boundary and slides along it) and docs/img/shapes.svg
-(its Figure 4: which shapes of a boundary the convergence theorem permits, and what happens at one that it does not).
+writes docs/img/path.svg (the paper's Figure 2: restorations and projections at a curved boundary) and
+docs/img/shapes.svg (its Figure 4: shapes of a boundary that the convergence theorem permits, and one that it does not).
 """
 
 from collections.abc import Callable
@@ -19,11 +19,13 @@ from torch import Tensor, nn
 
 from marginattack.attacks.marginattack import MarginAttack
 from marginattack.core.classifier import Classifier
-from marginattack.core.norms import NORMS
-from marginattack.core.problem import Problem
+from marginattack.core.norms import L2
+from marginattack.core.problem import Observation, Observer
 from marginattack.core.schedules import Constant, Schedule
-from marginattack.report.bundle import vega_lite
-from marginattack.report.look import BLUE, GREEN, GREY, ORANGE, Chart, config
+from marginattack.execution.session import open_session
+from marginattack.report.encodings import Chart
+from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, vega_config
+from marginattack.report.vega import vega_lite_version
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
 Curve: TypeAlias = Callable[[Any], Any]
@@ -31,7 +33,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 class Boundary(nn.Module):
-    """Two classes, divided by y = g(x): c = u + bend u², u = g(x) − y."""
+    """Two classes with the boundary y = g(x): c = u + bend u², u = g(x) − y."""
 
     def __init__(self, g: Curve, bend: float = 0.0) -> None:
         super().__init__()
@@ -43,28 +45,40 @@ class Boundary(nn.Module):
         return torch.stack([c, torch.zeros_like(c)], dim=1)
 
 
-def walk(
+class Path2D(Observer):
+    """Every point that is queried, and the move that led there."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[list[float], str]] = []
+        self.move = ""
+
+    def mark(self, move: str) -> None:
+        self.move = move
+
+    def record(self, query: Observation) -> None:
+        self.points.append((query.points[0].tolist(), self.move))
+
+
+def trace_attack(
     model: nn.Module, x0: list[float], start: list[float], moves: int, beta: Schedule
 ) -> tuple[list[Row], list[float]]:
-    """What MarginAttack does from a start, as arrows, and the nearest adversarial point that it found."""
+    """The moves of MarginAttack from a start, as arrows, and the nearest adversarial point found."""
     attack = MarginAttack(moves=moves, closing=2, beta=beta)
-    classifier = Classifier(model, bounds=(-4.0, 4.0))
-    seen: list[tuple[list[float], str]] = []
-    with classifier.held():
-        x, y, _ = classifier.accept(torch.tensor([x0], dtype=torch.float64), torch.tensor([0]))
-        problem = Problem(classifier, x, y, NORMS["l2"])
-        problem.watch = lambda rows, points, c, move: seen.append((points[0].tolist(), move))
+    path = Path2D()
+    with open_session(Classifier(model, bounds=(-4.0, 4.0))) as session:
+        batch = session.validate(torch.tensor([x0], dtype=torch.float64), [0])
+        problem = session.problem(batch, L2, observer=path)
         problem.solve(lambda whole: attack.run(whole, torch.tensor([start], dtype=torch.float64), moves, scans=0))
     arrows = []
-    for (a, _), (b, move) in pairwise(seen):
+    for (a, _), (b, move) in pairwise(path.points):
         length = float(np.hypot(b[0] - a[0], b[1] - a[1]))
         turn = float(np.degrees(np.arctan2(b[0] - a[0], b[1] - a[1])))
         kind = "projection" if move == "projection" else "restoration"
         arrows.append({"x": a[0], "y": a[1], "x2": b[0], "y2": b[1], "move": kind, "turn": turn, "length": length})
-    return arrows, problem.best[0].tolist()
+    return arrows, problem.incumbent.points[0].tolist()
 
 
-def line(g: Curve, ends: tuple[float, float], lift: float = 0.0, **more: Any) -> list[Row]:
+def curve_points(g: Curve, ends: tuple[float, float], lift: float = 0.0, **more: Any) -> list[Row]:
     return [{"x": float(x), "y": float(g(x)) + lift, **more} for x in np.linspace(*ends, 161)]
 
 
@@ -78,7 +92,7 @@ def axes(x: tuple[float, float], y: tuple[float, float]) -> tuple[alt.X, alt.Y]:
 
 
 def path_layers(arrows: list[Row], x: alt.X, y: alt.Y, head: float, legend: bool) -> list[alt.Chart]:
-    """Arrows: restorations as full lines, projections as dashed ones."""
+    """Arrows: restorations solid, projections dashed."""
     kinds = ["restoration", "projection"]
     shown = alt.Legend(title=None, orient="top", symbolType="stroke", symbolSize=300) if legend else None
     colour = alt.Color("move:N", scale=alt.Scale(domain=kinds, range=[BLUE, ORANGE]), legend=shown)
@@ -96,32 +110,34 @@ def path_layers(arrows: list[Row], x: alt.X, y: alt.Y, head: float, legend: bool
     return [shafts, tips]
 
 
-def named(points: list[tuple[float, float, str]], x: alt.X, y: alt.Y, colour: str, dx: int, dy: int) -> list[alt.Chart]:
+def label_points(
+    points: list[tuple[float, float, str]], x: alt.X, y: alt.Y, colour: str, dx: int, dy: int
+) -> list[alt.Chart]:
     rows = [{"x": a, "y": b, "name": name} for a, b, name in points]
     dots = chart(rows).mark_point(filled=True, size=90, color=colour, opacity=1).encode(x, y)
     return [dots, chart(rows).mark_text(dx=dx, dy=dy, align="left", fontSize=13).encode(x, y, text="name:N")]
 
 
-def the_path() -> Chart:
-    """Figure 2: hops and slides, from far along a curved boundary to the nearest point."""
+def draw_path() -> Chart:
+    """Figure 2: the path along a curved boundary to the nearest point."""
 
     def g(x: Any) -> Any:
         return 0.9 + 0.22 * (x - 0.1) ** 2 + 0.05 * x**3
 
     bend, x0 = 0.9, [0.0, -0.35]
     start = [-1.9, -0.35]
-    arrows, best = walk(Boundary(g, bend), x0, start, 18, Constant(0.45))
+    arrows, best = trace_attack(Boundary(g, bend), x0, start, 18, Constant(0.45))
     x, y = axes((-2.2, 1.5), (-0.75, 2.1))
     levels = (-0.9, -0.6, -0.3, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8)
-    contours = [row for k, u in enumerate(levels) for row in line(g, (-2.2, 1.5), -u, level=k)]
+    contours = [row for k, u in enumerate(levels) for row in curve_points(g, (-2.2, 1.5), -u, level=k)]
     grey = chart(contours).mark_line(strokeWidth=1, color=GREY, opacity=0.35, clip=True).encode(x, y, detail="level:N")
-    black = chart(line(g, (-2.2, 1.5))).mark_line(strokeWidth=3, color="#1c1f24").encode(x, y)
+    black = chart(curve_points(g, (-2.2, 1.5))).mark_line(strokeWidth=3, color="#1c1f24").encode(x, y)
     radius = float(np.hypot(best[0] - x0[0], best[1] - x0[1]))
     ball = chart(circle(x0, radius)).mark_line(strokeDash=[2, 3], color=GREEN, clip=True).encode(x, y, order="order:Q")
     layers = [grey, ball, black, *path_layers(arrows, x, y, 0.02, legend=True)]
-    layers += named([(x0[0], x0[1], "the input")], x, y, "#b3261e", 9, 0)
-    layers += named([(start[0], start[1], "start")], x, y, GREY, 9, 6)
-    layers += named([(best[0], best[1], "the nearest point found")], x, y, GREEN, -75, -34)
+    layers += label_points([(x0[0], x0[1], "the input")], x, y, "#b3261e", 9, 0)
+    layers += label_points([(start[0], start[1], "start")], x, y, GREY, 9, 6)
+    layers += label_points([(best[0], best[1], "the nearest point found")], x, y, GREEN, -75, -34)
     return alt.layer(*layers).properties(width=640, height=493)
 
 
@@ -142,16 +158,16 @@ SHAPES: dict[str, tuple[str, Curve, float]] = {
 }
 
 
-def shape(name: str) -> Chart:
-    """Figure 4: one shape, and MarginAttack from a point of the boundary beside the tangent point."""
+def draw_shape(name: str) -> Chart:
+    """Figure 4: one shape, and MarginAttack from a point of the boundary near the tangent point."""
     title, g, aside = SHAPES[name]
-    arrows, best = walk(Boundary(g, 0.3), [0.0, 0.0], [aside, float(g(aside))], 40, Constant(0.35))
+    arrows, best = trace_attack(Boundary(g, 0.3), [0.0, 0.0], [aside, float(g(aside))], 40, Constant(0.35))
     x, y = axes((-1.35, 1.35), (-1.15, 1.75))
     slides = [row for row in arrows if row["length"] > 0.01]
     ball = chart(circle([0.0, 0.0], 1.0)).mark_line(strokeDash=[2, 3], color=GREY).encode(x, y, order="order:Q")
-    black = chart(line(g, (-1.35, 1.35))).mark_line(strokeWidth=3, color="#1c1f24", clip=True).encode(x, y)
+    black = chart(curve_points(g, (-1.35, 1.35))).mark_line(strokeWidth=3, color="#1c1f24", clip=True).encode(x, y)
     layers = [ball, black, *path_layers(slides, x, y, 0.045, legend=False)]
-    layers += named([(0.0, 0.0, "the input")], x, y, "#b3261e", 8, 0)
+    layers += label_points([(0.0, 0.0, "the input")], x, y, "#b3261e", 8, 0)
     tangent = chart([{"x": 0.0, "y": 1.0}]).mark_point(
         shape="circle", size=150, strokeWidth=2, color=GREEN, filled=False
     )
@@ -162,15 +178,15 @@ def shape(name: str) -> Chart:
 
 
 def write(picture: Any, name: str) -> None:
-    spec = {**picture.to_dict(), "config": {**config("light", "sans-serif"), "background": "white", "padding": 8}}
+    spec = {**picture.to_dict(), "config": {**vega_config("light", "sans-serif"), "background": "white", "padding": 8}}
     IMAGES.mkdir(parents=True, exist_ok=True)
-    (IMAGES / name).write_text(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite()))
+    (IMAGES / name).write_text(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version()))
 
 
 def main() -> None:
-    """Write both."""
-    write(the_path(), "path.svg")
-    write(alt.hconcat(*(shape(name) for name in SHAPES), spacing=14), "shapes.svg")
+    """Write both figures."""
+    write(draw_path(), "path.svg")
+    write(alt.hconcat(*(draw_shape(name) for name in SHAPES), spacing=14), "shapes.svg")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 from results_text import HEAD, TEXT, TITLES
 
-from marginattack.reproduce.show import SHOW
+from marginattack.reproduce import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments/results"
@@ -22,7 +22,7 @@ def records() -> dict[str, dict[str, Any]]:
 
 
 def page() -> str:
-    """The page: each experiment's table, where it was run, and what it shows."""
+    """The page: each experiment's conditions, table and discussion."""
     found, parts = records(), [HEAD]
     for name, title in TITLES.items():
         parts += [f"## {title}", ""]
@@ -33,7 +33,8 @@ def page() -> str:
         earlier = f" ({where['earlier']})" if "earlier" in where else ""
         parts += [
             f"`{where['command']}`, {where['date']}, {where['hardware']}, commit {where['commit']}{earlier}, "
-            f"torch {where['torch']}:", "", *SHOW[name](found[name]["numbers"]), "", TEXT[name].strip(), "",
+            f"torch {where['torch']}:",
+            "", *EXPERIMENTS[name].markdown(found[name]["numbers"]), "", TEXT[name].strip(), "",
         ]  # fmt: skip
     return "\n".join(parts).rstrip() + "\n"
 

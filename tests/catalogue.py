@@ -1,4 +1,4 @@
-"""Models that are broken or mislead, each in one way, and healthy ones; all about the bundled digits."""
+"""Models for the bundled digits that are broken or misleading, each in one way, and healthy ones."""
 
 import warnings
 from collections.abc import Callable
@@ -31,29 +31,29 @@ class Before(nn.Module):
 
 @dataclass
 class Case:
-    """A model, the cause that must be named first, and what else preflight is told."""
+    """A model, the cause that must be reported first, and further arguments of preflight."""
 
     code: str
     model: Callable[[], nn.Module]
-    about: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     labels: Callable[[Tensor], Tensor] = lambda y: y
     grade: str | None = None
 
 
-def halved(x: Tensor) -> Tensor:
-    """From [0, 1] to [−1, 1]."""
+def to_signed(x: Tensor) -> Tensor:
+    """Map [0, 1] to [−1, 1]."""
     return (x - 0.5) / 0.5
 
 
-def wants_halved(*inside: Callable[[Tensor], Tensor]) -> nn.Module:
-    """The network as if it had been trained on pixels in [−1, 1], behind these functions of its input."""
+def expects_signed(*inside: Callable[[Tensor], Tensor]) -> nn.Module:
+    """The network as if trained on pixels in [−1, 1], behind these functions of its input."""
     model: nn.Module = Before(lambda x: (x + 1) / 2, network())
     for function in inside:
         model = Before(function, model)
     return model
 
 
-def normalised(x: Tensor) -> Tensor:
+def normalise(x: Tensor) -> Tensor:
     return (x - MNIST[0]) / MNIST[1]
 
 
@@ -61,13 +61,13 @@ def network() -> nn.Module:
     return zoo("mnist-cnn")
 
 
-def picky(mean: float, std: float) -> nn.Module:
-    """A small network that classifies well only what is normalised in this way."""
-    return trained(nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Tanh(), nn.Linear(64, 10)), mean, std)
+def needs_normalisation(mean: float, std: float) -> nn.Module:
+    """A small network that needs this normalisation."""
+    return train(nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Tanh(), nn.Linear(64, 10)), mean, std)
 
 
-def trained(model: nn.Module, mean: float = 0.0, std: float = 1.0, epochs: int = 15) -> nn.Module:
-    """A model fitted to digits that the tests do not look at."""
+def train(model: nn.Module, mean: float = 0.0, std: float = 1.0, epochs: int = 15) -> nn.Module:
+    """Train a model on digits that the tests do not use."""
     x, y = samples("mnist")
     x, y = (x[256:] - mean) / std, y[256:]
     with torch.random.fork_rng():
@@ -86,7 +86,7 @@ def trained(model: nn.Module, mean: float = 0.0, std: float = 1.0, epochs: int =
 
 
 class Noisy(nn.Module):
-    """A network with noise on its input at every look."""
+    """A network with noise on its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,19 +105,19 @@ class AlwaysOn(nn.Dropout):
         return self
 
 
-class Eager(AlwaysOn):
-    """A whole model that ignores eval()."""
+class IgnoresEval(AlwaysOn):
+    """A model that ignores eval()."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)[:, 100:110]
 
 
-def with_stubborn_dropout() -> nn.Module:
+def dropout_that_ignores_eval() -> nn.Module:
     model: Any = network()
     return nn.Sequential(model.features, AlwaysOn(0.3), model.head).eval()
 
 
-def batch_normalised(*, running: bool) -> nn.Module:
+def batch_norm_network(*, running: bool) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 8, 5, stride=2), nn.BatchNorm2d(8, track_running_stats=running), nn.ReLU(),
         nn.Conv2d(8, 16, 5, stride=2), nn.BatchNorm2d(16, track_running_stats=running), nn.ReLU(),
@@ -126,22 +126,22 @@ def batch_normalised(*, running: bool) -> nn.Module:
 
 
 class Sign(nn.Module):
-    """An activation that is a step."""
+    """A step as activation."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.sign(x)
 
 
 class SteepTanh(nn.Module):
-    """An activation far out on its flat ends."""
+    """A saturated activation."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.tanh(1e4 * x)
 
 
 def with_activation(activation: nn.Module) -> nn.Module:
-    """A trained network whose smooth activation was replaced afterwards."""
-    model: Any = trained(nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Tanh(), nn.Linear(64, 10)))
+    """A trained network whose smooth activation is then replaced."""
+    model: Any = train(nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Tanh(), nn.Linear(64, 10)))
     model[2] = activation
     return nn.Sequential(*model)
 
@@ -158,8 +158,8 @@ class _Rounding(torch.autograd.Function):
         return gradient
 
 
-class _Turned(torch.autograd.Function):
-    """The identity, with a gradient turned upside down."""
+class _FlippedGradient(torch.autograd.Function):
+    """The identity with a reversed gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class _Turned(torch.autograd.Function):
 
 
 class Purified(nn.Module):
-    """A defence that moves its input to where the model is surer, by a gradient of its own."""
+    """A defence that moves its input by its own gradient to where the model is more confident."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,12 +186,12 @@ class Purified(nn.Module):
         return logits
 
 
-def dropped(x: Tensor) -> Tensor:
+def apply_dropout(x: Tensor) -> Tensor:
     return functional.dropout(x, 0.2, training=True)
 
 
-def background(logits: Tensor) -> Tensor:
-    """A class 0 in front that is never predicted, as in networks with 1,001 classes for ImageNet."""
+def add_background_class(logits: Tensor) -> Tensor:
+    """Prepend a class that is never predicted, as in networks with 1,001 classes for ImageNet."""
     return functional.pad(logits, (1, 0), value=-30.0)
 
 
@@ -199,23 +199,23 @@ def in_place(x: Tensor) -> Tensor:
     return x.sub_(0.0).mul_(0.999)
 
 
-def not_a_number(x: Tensor) -> Tensor:
-    """Images with much ink become NaN."""
+def nan_for_some(x: Tensor) -> Tensor:
+    """Bright images become NaN."""
     return torch.where(x.flatten(1).mean(1).view(-1, 1, 1, 1) > 0.15, torch.nan, x)
 
 
-def half_blocked(x: Tensor) -> Tensor:
-    """One of two paths carries no gradient."""
+def detach_half(x: Tensor) -> Tensor:
+    """The left half carries no gradient."""
     left = torch.arange(28) < 14
     return torch.where(left, x.detach(), x)
 
 
-def at_zero(x: Tensor) -> Tensor:
+def square_root(x: Tensor) -> Tensor:
     """√ of pixels: infinitely steep at black."""
     return x.sqrt()
 
 
-def quantised() -> nn.Module:
+def quantise() -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model: nn.Module = torch.ao.quantization.quantize_dynamic(network(), {nn.Linear}, dtype=torch.qint8)
@@ -230,7 +230,7 @@ class Raises(nn.Module):
 
 
 class Rippled(nn.Module):
-    """The network's predictions, with confidences that ripple: gradients point along the ripple, not to the boundary.
+    """The network's predictions with rippled confidences: gradients follow the ripple, not the way to the boundary.
 
     The logits around their mean are scaled by a positive factor that changes quickly with the input. The gradient is
     right everywhere, and nearly all of it is the factor's.
@@ -249,7 +249,7 @@ class Rippled(nn.Module):
 
 
 class Winners(nn.Module):
-    """Only a tenth of the units, the largest, pass: another tenth a hair's breadth away (Xiao et al. 2020)."""
+    """Only the largest tenth of the units pass, and a tiny change selects others (Xiao et al. 2020)."""
 
     def forward(self, x: Tensor) -> Tensor:
         least = x.topk(x.shape[1] // 10, dim=1).values[:, -1:]
@@ -257,7 +257,7 @@ class Winners(nn.Module):
 
 
 def winners() -> nn.Module:
-    return trained(
+    return train(
         nn.Sequential(
             nn.Flatten(), nn.Linear(784, 1000), Winners(), nn.Linear(1000, 500), Winners(), nn.Linear(500, 10)
         ),
@@ -265,30 +265,30 @@ def winners() -> nn.Module:
     )
 
 
-def bare_and_normalised() -> tuple[nn.Module, nn.Module]:
-    """A network that normalises inside, and the same behind a second normalisation."""
-    bare = Before(normalised, picky(*MNIST))
+def bare_and_preprocessed() -> tuple[nn.Module, nn.Module]:
+    """A network that normalises its input, and the same behind a second normalisation."""
+    bare = Before(normalise, needs_normalisation(*MNIST))
     return bare, Before(lambda x: (x - 0.5) / 0.1, bare)
 
 
-def _twice_with_bare() -> Case:
-    bare, module = bare_and_normalised()
-    about = {"bare": bare, "preprocessing": {"mean": [0.5], "std": [0.1]}}
-    return Case("normalised-twice", lambda: module, about)
+def _normalised_twice_with_bare() -> Case:
+    bare, module = bare_and_preprocessed()
+    options = {"bare": bare, "preprocessing": {"mean": [0.5], "std": [0.1]}}
+    return Case("normalised-twice", lambda: module, options)
 
 
 BROKEN: dict[str, Callable[[], Case]] = {
     "softmax": lambda: Case("probabilities", lambda: After(network(), lambda z: z.softmax(1))),
     "saturated softmax": lambda: Case("probabilities", lambda: After(network(), lambda z: (100 * z).softmax(1))),
     "sigmoid": lambda: Case("sigmoid-outputs", lambda: After(network(), torch.sigmoid)),
-    "dropout on": lambda: Case("random", lambda: Before(dropped, network())),
-    "dropout ignores eval": lambda: Case("stays-in-train-mode", with_stubborn_dropout),
-    "model ignores eval": lambda: Case("stays-in-train-mode", lambda: Eager(0.0), grade="grave"),
+    "dropout on": lambda: Case("random", lambda: Before(apply_dropout, network())),
+    "dropout ignores eval": lambda: Case("stays-in-train-mode", dropout_that_ignores_eval),
+    "model ignores eval": lambda: Case("stays-in-train-mode", lambda: IgnoresEval(0.0), grade="grave"),
     "noise": lambda: Case("random", Noisy),
-    "batch statistics": lambda: Case("batch-dependent", lambda: trained(batch_normalised(running=False), epochs=4)),
-    "normalised twice": lambda: Case("normalised-twice", lambda: Before(halved, wants_halved(halved))),
-    "normalised twice, one of them ours": _twice_with_bare,
-    "normalisation missing": lambda: Case("normalisation-missing", wants_halved),
+    "batch statistics": lambda: Case("batch-dependent", lambda: train(batch_norm_network(running=False), epochs=4)),
+    "normalised twice": lambda: Case("normalised-twice", lambda: Before(to_signed, expects_signed(to_signed))),
+    "normalised twice, one of them ours": _normalised_twice_with_bare,
+    "normalisation missing": lambda: Case("normalisation-missing", expects_signed),
     "0 to 255": lambda: Case("expects-0-255", lambda: Before(lambda x: x / 255, network())),
     "inverted": lambda: Case("inverted-pixels", lambda: Before(lambda x: 1 - x, network())),
     "quantised input": lambda: Case("quantised-input", lambda: Before(lambda x: torch.round(x * 7) / 7, network())),
@@ -298,21 +298,21 @@ BROKEN: dict[str, Callable[[], Case]] = {
     "comparison": lambda: Case("step-function", lambda: with_activation(Function(lambda x: (x > 0).to(x) * 2 - 1))),
     "tanh saturated": lambda: Case("saturated", lambda: with_activation(SteepTanh())),
     "temperature": lambda: Case("saturated-softmax", lambda: After(network(), lambda z: 1e4 * z)),
-    "wrong gradients": lambda: Case("wrong-gradients", lambda: Before(_Turned.apply, network())),
-    "half the gradient": lambda: Case("wrong-gradients", lambda: Before(half_blocked, network())),
+    "wrong gradients": lambda: Case("wrong-gradients", lambda: Before(_FlippedGradient.apply, network())),
+    "half the gradient": lambda: Case("wrong-gradients", lambda: Before(detach_half, network())),
     "constant": lambda: Case("constant-logits", lambda: Before(lambda x: x, constant(0.0, 1.0, *[0.5] * 8))),
-    "NaN for some": lambda: Case("non-finite-logits", lambda: Before(not_a_number, network())),
+    "NaN for some": lambda: Case("non-finite-logits", lambda: Before(nan_for_some, network())),
     "labels permuted": lambda: Case("labels-order", lambda: After(network(), lambda z: z[:, ORDER])),
-    "labels shifted": lambda: Case("labels-order", lambda: After(network(), background)),
+    "labels shifted": lambda: Case("labels-order", lambda: After(network(), add_background_class)),
     "labels outside": lambda: Case("labels-outside", network, labels=lambda y: y + 1),
     "labels shuffled": lambda: Case("accuracy-at-chance", network, labels=lambda y: y[torch.randperm(
         len(y), generator=torch.Generator().manual_seed(0))]),
-    "claim": lambda: Case("accuracy-below-expected", lambda: trained(nn.Sequential(nn.Flatten(), nn.Linear(784, 10))),
+    "claim": lambda: Case("accuracy-below-expected", lambda: train(nn.Sequential(nn.Flatten(), nn.Linear(784, 10))),
                           {"expect_accuracy": 0.99}),
     "gradient in forward": lambda: Case("gradient-in-forward", Purified),
     "detached": lambda: Case("detached", lambda: Before(lambda x: x.detach(), network())),
-    "infinite slope": lambda: Case("non-finite-gradients", lambda: Before(at_zero, network())),
-    "int8 layers": lambda: Case("quantised-layers", quantised),
+    "infinite slope": lambda: Case("non-finite-gradients", lambda: Before(square_root, network())),
+    "int8 layers": lambda: Case("quantised-layers", quantise),
     "raises": lambda: Case("model-fails", Raises),
     "in place": lambda: Case("changes-its-input", lambda: Before(in_place, network())),
     "tuple": lambda: Case("not-a-tensor", lambda: After(network(), lambda z: (z, z))),
@@ -323,24 +323,24 @@ BROKEN: dict[str, Callable[[], Case]] = {
 }  # fmt: skip
 
 
-def sure() -> nn.Module:
+def confident() -> nn.Module:
     """The network with logit gaps of about fifty."""
     return After(network(), lambda z: 4 * z)
 
 
 HEALTHY: dict[str, Callable[[], nn.Module]] = {
     "mnist-cnn": network,
-    "tanh": lambda: picky(0.0, 1.0),
-    "GELU": lambda: trained(nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.GELU(), nn.Linear(64, 10))),
-    "linear": lambda: trained(nn.Sequential(nn.Flatten(), nn.Linear(784, 10))),
-    "normalises inside": lambda: Before(normalised, picky(*MNIST)),
-    "batch normalisation": lambda: trained(batch_normalised(running=True), epochs=8),
+    "tanh": lambda: needs_normalisation(0.0, 1.0),
+    "GELU": lambda: train(nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.GELU(), nn.Linear(64, 10))),
+    "linear": lambda: train(nn.Sequential(nn.Flatten(), nn.Linear(784, 10))),
+    "normalises inside": lambda: Before(normalise, needs_normalisation(*MNIST)),
+    "batch normalisation": lambda: train(batch_norm_network(running=True), epochs=8),
     "float64": lambda: network().double(),
     "log-probabilities": lambda: After(network(), lambda z: z.log_softmax(1)),
-    "sure": sure,
+    "confident": confident,
     "clamps its input": lambda: Before(lambda x: x.clamp(0, 1), network()),
     "rounds to float32 inside": lambda: Before(lambda x: x.float().double(), network().double()),
 }
 
-# Their gradients are right where they are looked at, and lead nowhere: only an attack without gradients tells.
+# Their gradients are right where they are checked, and lead nowhere: only an attack without gradients shows it.
 MASKED: dict[str, Callable[[], nn.Module]] = {"rippled": Rippled, "k winners": winners}

@@ -1,4 +1,4 @@
-"""What the tests of runs share: data, the command line in a process of its own, and the content of a run folder."""
+"""Helpers for tests of runs: data, the command line in its own process, and the content of a run folder."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def data(path: Path, n: int = 64) -> Path:
-    """An npz of n images that the small network classifies rightly, but for every tenth."""
+    """An npz of n images; the small network misclassifies every tenth."""
     x = np.random.default_rng(0).random((n, *SHAPE), dtype=np.float32)
     with torch.no_grad():
         y = Small()(torch.from_numpy(x)).argmax(1).numpy()
@@ -36,19 +36,19 @@ def command(folder: Path, out: Path, *more: str, model: str = "small", n: int = 
 
 
 def call(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
+    """Run a command to its end."""
     return subprocess.run(
         arguments, capture_output=True, text=True, timeout=240, check=False, env=ENVIRONMENT, **options
     )
 
 
 def content(run: Path) -> dict[str, dict[str, Any]]:
-    """All that the Parquet files of a run hold, by their names."""
+    """The content of every Parquet file of a run, by name."""
     return {
         str(file.relative_to(run)): pq.ParquetFile(file).read().to_pydict() for file in sorted(run.rglob("*.parquet"))
     }
 
 
-def scratch(run: Path) -> list[Path]:
-    """Files that were begun and not finished."""
+def temporary_files(run: Path) -> list[Path]:
+    """Temporary files of interrupted writes."""
     return list(run.rglob("*.tmp"))

@@ -1,4 +1,4 @@
-"""Models for runs of the real command line: named there as file.py:factory."""
+"""Models for runs of the real command line, where they are named as file.py:factory."""
 
 import time
 
@@ -23,7 +23,7 @@ class Small(nn.Module):
 
 
 class Slow(Small):
-    """The same, and every forward takes a while, so that there is time to kill it."""
+    """The same network, slow enough to be killed while it runs."""
 
     def forward(self, images: Tensor) -> Tensor:
         time.sleep(0.004)
@@ -31,7 +31,7 @@ class Slow(Small):
 
 
 class Hungry(Small):
-    """The same, but more than four inputs do not fit into memory."""
+    """The same network, but gradients of more than eight inputs do not fit into memory."""
 
     def forward(self, images: Tensor) -> Tensor:
         if len(images) > 8 and images.requires_grad:

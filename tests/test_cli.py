@@ -1,88 +1,107 @@
-"""The commands: what they print, where, and how they end."""
+"""Commands: what they print, where, and their exit codes."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
 
 from marginattack.cli import app
+from marginattack.cli.common import progress
+from marginattack.runs.settings import DataSettings, ModelSettings, Settings
 
 RUNNER = CliRunner()
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter, as a user has it, with its output piped."""
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # other tests run beside it
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=alone)
+    """Run a fresh interpreter with its output piped."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # other tests run at the same time
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300, env=environment)
 
 
-def test_the_demo_prints_its_table_writes_its_page_and_is_quiet_on_stderr(tmp_path: Path) -> None:
+def test_demo_prints_a_table_writes_a_page_and_leaves_stderr_empty(tmp_path: Path) -> None:
     result = python("-m", "marginattack", "demo", "--digits", "3", "--page", str(tmp_path / "page.html"))
     assert (result.returncode, result.stderr) == (0, "")
-    words = result.stdout.split()
-    for word in ("l2", "linf", "accuracy", "median", "margin", "success", "backwards", "100.0%", "mnist-cnn"):
-        assert word in words
+    words = "l2 linf accuracy median margin success backwards 100.0% mnist-cnn"
+    levels = "1.00: 1.41: 1.73: 2.00: 0.06: 0.08: 0.10: 0.12:"
+    assert {*words.split(), *levels.split()} <= {*result.stdout.split()}
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
-    for level in ("1.00:", "1.41:", "1.73:", "2.00:", "0.06:", "0.08:", "0.10:", "0.12:"):
-        assert level in words
 
 
 LISTINGS = {
     "attacks": ["marginattack", "deepfool", "Zhang, Chang, Yu, Qian 2019"],
     "norms": ["l0", "l1", "l2", "linf"],
     "presets": ["mnist-l2", "imagenet-linf", "challenge", "rosen"],
-    "models": ["zoo:mnist-cnn", "The paper's MNIST network"],
+    "models": ["zoo:mnist-cnn", "the paper's MNIST network"],
     "data": ["samples:mnist", "1,000 digits"],
 }
 
 
-@pytest.mark.parametrize("what", LISTINGS)
-def test_list_names_what_there_is(what: str) -> None:
-    result = RUNNER.invoke(app, ["list", what])
-    assert result.exit_code == 0
-    for name in LISTINGS[what]:
-        assert name in result.stdout
-    assert result.stderr == ""
+@pytest.mark.parametrize("kind", LISTINGS)
+def test_list_prints_names(kind: str) -> None:
+    result = RUNNER.invoke(app, ["list", kind])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [name for name in LISTINGS[kind] if name not in result.stdout] == []
 
 
 BAD = {
-    "list nothing": "cannot list 'nothing': choose one of attacks, norms, presets, models, data",
-    "demo --digits 0": "--digits is 0: 1 to 1,000 digits are bundled",
+    "list nothing": "cannot list 'nothing': choose from attacks, norms, presets, models, data",
+    "demo --digits 0": "--digits is 0: choose 1 to 1,000",
     "demo --digits 1001": "--digits is 1001",
 }
 
 
 @pytest.mark.parametrize("command", BAD)
-def test_bad_input_ends_with_code_2_and_one_line_on_stderr(command: str) -> None:
+def test_bad_input_exits_with_code_2_and_one_line_on_stderr(command: str) -> None:
     result = RUNNER.invoke(app, command.split())
-    assert result.exit_code == 2
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"marginattack: {BAD[command]}")
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.endswith("\n")
+    assert result.stderr.index("\n") == len(result.stderr) - 1
 
 
-def test_an_interrupt_ends_with_code_130_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("marginattack.cli.demo._demo", interrupted)
+def test_an_interrupt_exits_with_code_130_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marginattack.runs.run.run", Mock(side_effect=KeyboardInterrupt))
     result = RUNNER.invoke(app, ["demo", "--digits", "1"])
-    assert (result.exit_code, result.stderr) == (130, "marginattack: interrupted\n")
+    assert (result.exit_code, result.stderr) == (130, "marginattack: Interrupted.\n")
 
 
-def test_help_names_the_commands() -> None:
-    result = python("-m", "marginattack", "--help")
-    assert (result.returncode, result.stderr) == (0, "")
-    for command in ("demo", "measure", "report", "compare", "diagnose", "list"):
-        assert command in result.stdout
+HELP = {
+    "": ["demo", "measure", "report", "compare", "diagnose", "reproduce", "bench", "list"],
+    "measure": ["--model MODEL", "--limit N", "--norm NORM", "--shuffle SEED", "--only-correct ", "[default: race]"],
+    "diagnose": ["--expect-accuracy ACCURACY", "--trust-pickle ", "--config FILE", "--set KEY=VALUE"],
+}
 
 
-def test_import_needs_torch_and_numpy_alone() -> None:
+@pytest.mark.parametrize("command", HELP)
+def test_help_imports_no_torch(command: str) -> None:
+    code = f"import sys; from marginattack.cli import app; app({[*command.split(), '--help']}, standalone_mode=False)"
+    result = python("-c", f"{code}; print('torch' in sys.modules)")
+    assert (result.returncode, result.stderr, result.stdout[-6:]) == (0, "", "False\n")
+    assert [words for words in HELP[command] if words not in result.stdout] == []
+
+
+def test_every_setting_is_described_in_help() -> None:
+    text = " ".join(RUNNER.invoke(app, ["measure", "--help"]).stdout.split())
+    for name, field in [pair for each in (ModelSettings, DataSettings, Settings) for pair in each.model_fields.items()]:
+        assert name in ("model", "data", "attack") or str(field.description) in text, name
+
+
+def test_tasks_with_a_note_log_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("marginattack.cli.common.LOG_INTERVAL", 0)
+    with progress("measuring", 8, note=lambda: "2 workers") as advance, progress("quiet", 8) as advance_quietly:
+        for step in (advance, advance_quietly, advance):
+            step(2)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "marginattack: measuring 2/8, 2 workers"
+    assert re.fullmatch(r"marginattack: measuring 4/8, [\d.]+/s, 2 workers, 0 min left", second)
+
+
+def test_the_package_needs_only_torch_and_numpy_and_measure_stays_a_function() -> None:
     heavy = ["scipy", "pyarrow", "typer", "rich", "foolbox", "art", "safetensors", "pandas"]
-    result = python("-c", f"import sys, marginattack; print([name for name in {heavy} if name in sys.modules])")
-    assert (result.stdout.strip(), result.stderr, result.returncode) == ("[]", "", 0)
+    code = "import sys, marginattack.measuring, marginattack as ma; print(ma.measure.__name__, ma.Margins.__name__,"
+    result = python("-c", f"{code} [name for name in {heavy} if name in sys.modules])")
+    assert (result.stdout.strip(), result.stderr, result.returncode) == ("measure Margins []", "", 0)

@@ -1,4 +1,4 @@
-"""Whatever happens to a measurement, only whole shards are left, and the same command finishes it: on the real CLI."""
+"""Whatever interrupts a measurement leaves complete shards only, and the same command resumes it: on the real CLI."""
 
 import resource
 import shutil
@@ -14,21 +14,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_folders import ENVIRONMENT, call, command, content, scratch
+from run_folders import ENVIRONMENT, call, command, content, temporary_files
 
-from marginattack.storage.run_folder import Store
+from marginattack.storage.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing happened to."""
-    folder = tmp_path_factory.mktemp("whole")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was not interrupted."""
+    folder = tmp_path_factory.mktemp("complete")
     result = call(command(folder, folder / "run"))
     assert result.returncode == 0, result.stderr
     return folder / "run"
 
 
-def test_killed_ten_times_and_resumed_it_is_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_run_killed_ten_times_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     arguments, random = command(tmp_path, tmp_path / "run", model="slow"), Random(0)
     began, kills, progress = time.monotonic(), 0, set()
     while kills < 10:
@@ -44,7 +44,7 @@ def test_killed_ten_times_and_resumed_it_is_as_if_nothing_had_happened(tmp_path:
         kills += 1
         progress.add(len(list(tmp_path.glob("run/margins/*/*.parquet"))))
         for file in tmp_path.glob("run/*/*/*.parquet"):
-            assert file.read_bytes()[-4:] == b"PAR1"  # whole
+            assert file.read_bytes()[-4:] == b"PAR1"  # complete
         assert time.monotonic() - began < 400
     assert kills == 10
     assert len(progress) > 5
@@ -53,14 +53,13 @@ def test_killed_ten_times_and_resumed_it_is_as_if_nothing_had_happened(tmp_path:
     result = call(command(tmp_path, tmp_path / "other", model="slow"))
     assert result.returncode == 0, result.stderr
     assert content(tmp_path / "run") == content(tmp_path / "other")
-    assert scratch(tmp_path / "run") == []
-    ids = Store(tmp_path / "run").table(["norm", "id"]).to_pydict()
+    assert temporary_files(tmp_path / "run") == []
+    ids = RunFolder(tmp_path / "run").table(["norm", "id"]).to_pydict()
     assert sorted(zip(ids["norm"], ids["id"], strict=True)) == [(n, i) for n in ("l2", "linf") for i in range(64)]
 
 
 CRASH = """
 import os, sys
-import marginattack.storage.run_folder as store
 left = int(sys.argv.pop(1))
 def replace(source, target, real=os.replace):
     global left
@@ -75,17 +74,17 @@ app()
 
 
 @pytest.mark.parametrize("writes", [0, 2, 3, 30])
-def test_a_crash_before_any_file_takes_its_name_loses_nothing(whole: Path, tmp_path: Path, writes: int) -> None:
-    arguments = command(whole.parent, tmp_path / "run")
+def test_crash_before_a_rename_loses_nothing(complete: Path, tmp_path: Path, writes: int) -> None:
+    arguments = command(complete.parent, tmp_path / "run")
     crash = [sys.executable, "-c", CRASH, str(writes), *arguments[3:]]
     assert call(crash).returncode == 137
     assert call(arguments).returncode == 0
-    assert content(tmp_path / "run") == content(whole)
-    assert scratch(tmp_path / "run") == []
+    assert content(tmp_path / "run") == content(complete)
+    assert temporary_files(tmp_path / "run") == []
 
 
-def test_an_interrupt_ends_with_130_and_the_run_goes_on(whole: Path, tmp_path: Path) -> None:
-    arguments = command(whole.parent, tmp_path / "run", model="slow")
+def test_interrupt_ends_with_130_and_the_run_resumes(complete: Path, tmp_path: Path) -> None:
+    arguments = command(complete.parent, tmp_path / "run", model="slow")
     process = subprocess.Popen(arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     while not list(tmp_path.glob("run/margins/*/*.parquet")):
         time.sleep(0.01)
@@ -93,14 +92,14 @@ def test_an_interrupt_ends_with_130_and_the_run_goes_on(whole: Path, tmp_path: P
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "marginattack: interrupted; the same command goes on\n"
-    assert scratch(tmp_path / "run") == []
+    assert errors == "marginattack: Interrupted. Run the same command again to resume.\n"
+    assert temporary_files(tmp_path / "run") == []
     assert call(arguments).returncode == 0
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on(whole: Path, tmp_path: Path) -> None:
-    arguments = command(whole.parent, tmp_path / "run")
-    limit = 9_000  # bytes a file: the manifest and the margins fit, the images do not
+def test_full_disk_is_one_line_and_the_run_resumes(complete: Path, tmp_path: Path) -> None:
+    arguments = command(complete.parent, tmp_path / "run")
+    limit = 9_000  # bytes per file: the manifest and the margins fit, the images do not
 
     def small_files() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -108,24 +107,24 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(whole: Path, tmp_path: Path
 
     result = call(arguments, preexec_fn=small_files)
     assert result.returncode == 2
-    assert result.stderr.startswith("marginattack: the disk is full: File too large; what is finished is kept")
+    assert result.stderr.startswith("marginattack: the disk is full: File too large. Finished results are kept")
     assert result.stderr.count("\n") == 1
-    assert scratch(tmp_path / "run") == []
+    assert temporary_files(tmp_path / "run") == []
     assert call(arguments).returncode == 0
-    assert content(tmp_path / "run") == content(whole)
+    assert content(tmp_path / "run") == content(complete)
 
 
-def test_out_of_memory_halves_the_batch_and_loses_nothing(whole: Path, tmp_path: Path) -> None:
-    result = call(command(whole.parent, tmp_path / "run", "--batch", "64", "--set", "shard=64", model="hungry"))
+def test_out_of_memory_halves_the_batch_and_loses_nothing(complete: Path, tmp_path: Path) -> None:
+    result = call(command(complete.parent, tmp_path / "run", "--batch", "64", "--set", "shard=64", model="hungry"))
     assert result.returncode == 0, result.stderr
-    found, expected = (Store(run).table() for run in (tmp_path / "run", whole))
+    found, expected = (RunFolder(run).table() for run in (tmp_path / "run", complete))
     for name in ("id", "input", "label", "success", "forwards"):
         order = [("norm", "ascending"), ("id", "ascending")]
         assert found.sort_by(order).column(name).to_pylist() == expected.sort_by(order).column(name).to_pylist()
 
 
-def test_a_second_process_on_the_folder_refuses(whole: Path, tmp_path: Path) -> None:
-    arguments = command(whole.parent, tmp_path / "run", model="slow")
+def test_second_process_on_a_folder_is_refused(complete: Path, tmp_path: Path) -> None:
+    arguments = command(complete.parent, tmp_path / "run", model="slow")
     first = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (tmp_path / "run" / "manifest.json").exists():
         time.sleep(0.01)
@@ -136,15 +135,15 @@ def test_a_second_process_on_the_folder_refuses(whole: Path, tmp_path: Path) -> 
     assert second.returncode == 2
     assert (
         second.stderr
-        == f"marginattack: {tmp_path / 'run'} is in use by another process: wait for it, or give another --out\n"
+        == f"marginattack: {tmp_path / 'run'} is in use by another process: wait for it to end, or give another --out\n"
     )
 
 
-def test_a_finished_run_is_checked_again_and_left_as_it_is(whole: Path) -> None:
-    before = content(whole)
-    result = call(command(whole.parent, whole))
+def test_finished_run_is_verified_again_and_not_changed(complete: Path) -> None:
+    before = content(complete)
+    result = call(command(complete.parent, complete))
     assert result.returncode == 0
-    assert content(whole) == before
+    assert content(complete) == before
 
 
 @pytest.mark.parametrize(
@@ -160,39 +159,39 @@ def test_a_finished_run_is_checked_again_and_left_as_it_is(whole: Path) -> None:
         (["--normalize", "0.5/0.5"], "model.preprocessing"),
     ],
 )
-def test_a_changed_setting_refuses_to_mix_and_is_named(whole: Path, change: list[str], named: str) -> None:
-    before = content(whole)
-    result = call(command(whole.parent, whole, *change))
+def test_changed_setting_is_refused_by_name(complete: Path, change: list[str], named: str) -> None:
+    before = content(complete)
+    result = call(command(complete.parent, complete, *change))
     assert result.returncode == 2
     assert named in result.stderr
     assert result.stderr.count("\n") == 1
-    assert content(whole) == before
+    assert content(complete) == before
 
 
-def test_images_that_are_lost_are_made_again(whole: Path, tmp_path: Path) -> None:
+def test_lost_images_are_computed_again(complete: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    shutil.copytree(whole, run)
+    shutil.copytree(complete, run)
     (run / "images/marginattack-l2/part-00003.parquet").unlink()
-    assert call(command(whole.parent, run)).returncode == 0
-    assert content(run) == content(whole)
+    assert call(command(complete.parent, run)).returncode == 0
+    assert content(run) == content(complete)
 
 
-def test_the_batch_that_was_chosen_is_kept_when_a_run_goes_on(whole: Path, tmp_path: Path) -> None:
-    arguments = [word for word in command(whole.parent, tmp_path / "run") if word not in ("--batch", "8")]
+def test_resumed_run_keeps_its_batch_size(complete: Path, tmp_path: Path) -> None:
+    arguments = [word for word in command(complete.parent, tmp_path / "run") if word not in ("--batch", "8")]
     assert call(arguments).returncode == 0
     (tmp_path / "run/margins/marginattack-linf/part-00007.parquet").unlink()
     before = content(tmp_path / "run")
     assert call(arguments).returncode == 0
     after = content(tmp_path / "run")
     assert before.items() <= after.items()
-    first, second = Store(tmp_path / "run").manifest["sessions"]
+    first, second = RunFolder(tmp_path / "run").manifest["sessions"]
     assert first["batch"] == second["batch"]
 
 
 @pytest.mark.parametrize("column", ["distance", "prediction", "input"])
-def test_a_row_that_was_tampered_with_is_found(whole: Path, tmp_path: Path, column: str) -> None:
+def test_modified_row_is_found(complete: Path, tmp_path: Path, column: str) -> None:
     run = tmp_path / "run"
-    shutil.copytree(whole, run)
+    shutil.copytree(complete, run)
     file = run / "margins/marginattack-l2/part-00003.parquet"
     table = pq.ParquetFile(file).read()
     values = table.column(column).to_pylist()
@@ -202,6 +201,6 @@ def test_a_row_that_was_tampered_with_is_found(whole: Path, tmp_path: Path, colu
     values[1] = change[column](values[1])
     where = table.schema.get_field_index(column)
     pq.write_table(table.set_column(where, table.schema.field(column), pa.array(values)), file)
-    result = call(command(whole.parent, run))
+    result = call(command(complete.parent, run))
     assert result.returncode == 1
     assert "grave: stored-rows-fail (1 of 128)" in result.stderr

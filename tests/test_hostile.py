@@ -1,4 +1,4 @@
-"""Hostile or broken files, through the real command line: one line each, nothing executed, nothing written."""
+"""Malicious or broken files, through the real command line: one line each, nothing executed, nothing written."""
 
 import io
 import os
@@ -77,7 +77,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
-def test_it_is_one_line_and_nothing_happens(tmp_path: Path, make: Any) -> None:
+def test_error_is_one_line_and_nothing_is_executed(tmp_path: Path, make: Any) -> None:
     sources = {"--model": f"{MODELS}:small", "--data": str(data(tmp_path / "good.npz", 8))}
     given = make(tmp_path)
     sources |= dict(zip(given[::2], given[1::2], strict=True))

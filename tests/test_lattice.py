@@ -1,4 +1,4 @@
-"""Images that are adversarial at 8 bits: on the grid, adversarial there, and hardly further than the attack's."""
+"""Images that are adversarial at 8 bits: on the grid, adversarial there, and hardly further than the attack's point."""
 
 import pytest
 import torch
@@ -6,22 +6,22 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.core.norms import NORMS
-from marginattack.runs.lattice import on_lattice
+from marginattack.execution.session import open_session
+from marginattack.runs.lattice import search_lattice
 
 
 @pytest.mark.parametrize("norm", ["l0", "l1", "l2", "linf"])
 @pytest.mark.parametrize("targeted", [False, True])
-def test_they_are_on_the_grid_and_adversarial(
+def test_points_are_on_the_grid_and_adversarial(
     network: nn.Module, digits: tuple[Tensor, Tensor], norm: str, targeted: bool
 ) -> None:
     images, labels = (each[:12] for each in digits)
     targets = (labels + 1) % 10 if targeted else None
     margins = ma.measure(network, images, labels, norm, attack=ma.MarginAttack(moves=40), targets=targets)
-    classifier = ma.Classifier(network)
-    with classifier.held():
-        x, y, a = classifier.accept(images, labels, targets)
-        points, distance = on_lattice(classifier, x, margins.adversarial, y, a, NORMS[norm])
-        label = classifier.predict(points.float() / 255)
+    with open_session(ma.Classifier(network)) as session:
+        batch = session.validate(images, labels, targets)
+        points, distance = search_lattice(session, batch, margins.adversarial, NORMS[norm])
+        label = session.predict(points.float() / 255)
     assert points.dtype == torch.uint8
     assert torch.isfinite(distance).all()
     assert ((label == targets) if targets is not None else (label != labels)).all()
@@ -33,16 +33,14 @@ def test_they_are_on_the_grid_and_adversarial(
     assert float(excess.median()) < {"l0": 0.1, "l1": 0.01, "l2": 0.01, "linf": 0.05}[norm]
 
 
-def test_where_the_grid_holds_nothing_adversarial_it_says_so(digits: tuple[Tensor, Tensor]) -> None:
+def test_distance_is_infinite_without_an_adversarial_grid_point(digits: tuple[Tensor, Tensor]) -> None:
     images, _ = (each[:3] for each in digits)
     head = nn.Linear(784, 10)
     with torch.no_grad():
         head.bias[4] = 1000.0
     model = nn.Sequential(nn.Flatten(), head)
     labels = torch.full((3,), 4)
-    classifier = ma.Classifier(model)
-    with classifier.held():
-        x, y, _ = classifier.accept(images, labels)
-        points, distance = on_lattice(classifier, x, x, y, None, ma.L2)
+    with open_session(ma.Classifier(model)) as session:
+        points, distance = search_lattice(session, session.validate(images, labels), images, ma.L2)
     assert torch.isinf(distance).all()
     assert points.equal((images * 255).round().to(torch.uint8))

@@ -1,5 +1,6 @@
-"""Margins: saved whole or not at all, read back to the bit, joined in order, summed up rightly."""
+"""Margins: saved atomically, loaded bit by bit, joined in order, summarised."""
 
+import doctest
 import math
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,18 +13,20 @@ from models import inputs, smooth
 from torch import Tensor
 
 import marginattack as ma
+from marginattack import margins as module
 
 INF = float("inf")
+DATA = Path(__file__).parent / "data"
 
 
-def made(distance: list[float], *, right: list[bool] | None = None, targeted: bool = False) -> ma.Margins:
-    """Margins of these sizes; where the prediction is not right the distance should be 0."""
+def make_margins(distance: list[float], *, correct: list[bool] | None = None, targeted: bool = False) -> ma.Margins:
+    """Margins of these distances, which should be 0 where the prediction is wrong."""
     n = len(distance)
     size, zero = torch.tensor(distance, dtype=torch.float64), torch.zeros(n, dtype=torch.int64)
     passes = torch.arange(n) + 1
     return ma.Margins(
         norm="l2", distance=size, adversarial=torch.rand(n, 1, 2, 3), success=torch.isfinite(size), label=zero,
-        prediction=zero if right is None else (~torch.tensor(right)).long(), adversarial_label=zero + 1,
+        prediction=zero if correct is None else (~torch.tensor(correct)).long(), adversarial_label=zero + 1,
         forwards=passes, backwards=2 * passes, rejected=torch.isinf(size),
         confidence=torch.full_like(size, 0.9), distance_at_90pct=size, settings={"targeted": targeted},
     )  # fmt: skip
@@ -31,7 +34,7 @@ def made(distance: list[float], *, right: list[bool] | None = None, targeted: bo
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-torch.inf, torch.inf)])
-def test_what_is_saved_is_read_back_to_the_bit(tmp_path: Path, dtype: torch.dtype, bounds: tuple[float, float]) -> None:
+def test_save_and_load_keep_every_bit(tmp_path: Path, dtype: torch.dtype, bounds: tuple[float, float]) -> None:
     model = smooth(dtype=dtype)
     images, labels = inputs(model)
     labels[0] = (labels[0] + 1) % 4
@@ -51,38 +54,51 @@ def test_what_is_saved_is_read_back_to_the_bit(tmp_path: Path, dtype: torch.dtyp
     assert [file.name for file in tmp_path.iterdir()] == ["margins.parquet"]
 
 
-def test_other_readers_find_one_row_a_sample(tmp_path: Path) -> None:
-    made([1.0, INF, 0.5]).save(tmp_path / "margins.parquet")
+def test_other_readers_find_one_row_per_sample(tmp_path: Path) -> None:
+    make_margins([1.0, INF, 0.5]).save(tmp_path / "margins.parquet")
     table = pq.read_table(tmp_path / "margins.parquet")
     assert table.column("distance").to_pylist() == [1.0, INF, 0.5]
     assert [len(row) for row in table.column("adversarial").to_pylist()] == [6, 6, 6]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "margins.parquet"
-    made([1.0, 2.0]).save(path)
+    make_margins([1.0, 2.0]).save(path)
 
-    def full_disk(table: object, where: Path) -> None:
-        where.write_bytes(b"half of it")
+    def full_disk(table: object, file: Any, **options: Any) -> None:
+        file.write(b"half of it")
         raise OSError("no space left on device")
 
     monkeypatch.setattr(pq, "write_table", full_disk)
     with pytest.raises(OSError, match="no space left"):
-        made([3.0]).save(path)
+        make_margins([3.0]).save(path)
     assert ma.Margins.load(path).distance.tolist() == [1.0, 2.0]
     assert [file.name for file in tmp_path.iterdir()] == ["margins.parquet"]
 
 
-def test_saving_again_replaces(tmp_path: Path) -> None:
-    made([1.0, 2.0]).save(tmp_path / "m.parquet")
-    made([3.0]).save(tmp_path / "m.parquet")
-    assert ma.Margins.load(tmp_path / "m.parquet").distance.tolist() == [3.0]
+def test_file_of_format_2_loads_under_the_present_names() -> None:
+    margins = ma.Margins.load(DATA / "margins-format-2.parquet")
+    assert pq.read_table(DATA / "margins-format-2.parquet").column("late").to_pylist() == (
+        margins.distance_at_90pct.tolist()
+    )
+    assert (margins.norm, margins.rejected.tolist()) == ("linf", [False] * 3)
+    assert margins.adversarial.shape == (3, 1, 28, 28)
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"no Parquet", "is damaged"), (None, "does not exist")])
+def test_load_rejects_what_is_not_a_margins_file(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content:
+        (tmp_path / "m.parquet").write_bytes(content)
+    with pytest.raises(ma.InputError, match=rf"{message}.*: give a file that Margins.save wrote"):
+        ma.Margins.load(tmp_path / "m.parquet")
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(module).failed == 0
 
 
 def test_join_keeps_the_order_and_every_column() -> None:
-    parts = [made([1.0, 2.0]), made([INF])]
+    parts = [make_margins([1.0, 2.0]), make_margins([INF])]
     joined = ma.Margins.join(parts)
     assert len(joined) == 3
     for field in fields(ma.Margins):
@@ -100,44 +116,44 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
-def test_join_refuses_what_is_no_part_of_the_same_measurement(change: dict[str, Any]) -> None:
-    one = made([1.0])
+def test_join_rejects_parts_of_different_measurements(change: dict[str, Any]) -> None:
+    one = make_margins([1.0])
     with pytest.raises(ValueError, match="cannot join") as caught:
         ma.Margins.join([one, replace(one, **change)])
     assert "\n" not in str(caught.value)
 
 
-def test_robust_accuracy_is_the_share_that_lies_further() -> None:
-    margins = made([0.0, 1.0, 2.0, INF], right=[False, True, True, True])
+def test_robust_accuracy_is_the_share_further_than_eps() -> None:
+    margins = make_margins([0.0, 1.0, 2.0, INF], correct=[False, True, True, True])
     assert margins.robust_accuracy(0.0) == 0.75
     assert margins.robust_accuracy(1.0) == 0.5  # at the boundary is not further
     assert margins.robust_accuracy([0.5, 1.5, 99.0]) == [0.75, 0.5, 0.25]
     assert isinstance(margins.robust_accuracy(1.0), float)
 
 
-def test_the_summary_is_of_the_inputs_that_were_right() -> None:
-    summary = made([0.0, 1.0, 2.0, 4.0, INF], right=[False, True, True, True, True]).summary()
+def test_summary_covers_correctly_classified_inputs() -> None:
+    summary = make_margins([0.0, 1.0, 2.0, 4.0, INF], correct=[False, True, True, True, True]).summary()
     assert summary == {
         "n": 5, "accuracy": 0.8, "measured": 4, "success": 0.75, "rejected": 1,
         "median": 3.0, "mean_found": pytest.approx(7 / 3), "forwards": 3.5, "backwards": 7.0,
     }  # fmt: skip
 
 
-def test_towards_targets_the_summary_is_of_all() -> None:
-    summary = made([1.0, 2.0, 6.0], right=[False, True, True], targeted=True).summary()
+def test_summary_of_targeted_margins_covers_all_inputs() -> None:
+    summary = make_margins([1.0, 2.0, 6.0], correct=[False, True, True], targeted=True).summary()
     assert (summary["measured"], summary["median"], summary["mean_found"]) == (3, 2.0, 3.0)
 
 
-def test_a_summary_of_nothing_found_or_nothing_right_is_still_one() -> None:
-    lost, wrong = made([INF, INF]).summary(), made([0.0], right=[False]).summary()
+def test_summary_without_any_point_or_correct_input() -> None:
+    lost, wrong = make_margins([INF, INF]).summary(), make_margins([0.0], correct=[False]).summary()
     assert (lost["median"], lost["success"]) == (INF, 0.0)
     assert math.isnan(lost["mean_found"])
     assert (wrong["n"], wrong["measured"], wrong["accuracy"]) == (1, 0, 0.0)
     assert math.isnan(wrong["median"])
 
 
-def test_a_margins_prints_as_one_line() -> None:
-    line = repr(made([1.0, 3.0, INF]))
+def test_repr_is_one_line() -> None:
+    line = repr(make_margins([1.0, 3.0, INF]))
     assert "\n" not in line
     for part in ("l2", "n=3", "accuracy=100.00%", "median=3", "success=66.67%"):
         assert part in line

@@ -1,6 +1,7 @@
-"""Runs through the command line: what is measured, what is stored, and what is read of it."""
+"""Runs through the command line: what is measured, stored and read."""
 
 import json
+import shutil
 from pathlib import Path
 
 import duckdb
@@ -15,14 +16,15 @@ from typer.testing import CliRunner
 import marginattack as ma
 from marginattack.cli import app
 from marginattack.core.norms import NORMS
-from marginattack.storage.run_folder import Store
+from marginattack.storage.run_folder import RunFolder
 
 RUNNER = CliRunner()
+FORMAT_1 = Path(__file__).parent / "data/run-format-1"
 QUICK = ("--attack", "marginattack", "--set", "attack.marginattack.moves=10")
 
 
 def cli(*arguments: str, code: int = 0) -> str:
-    """What the command prints; its errors go to stderr."""
+    """The output of a command that succeeds, or the errors of one that ends with another code."""
     result = RUNNER.invoke(app, arguments)
     assert result.exit_code == code, result.output
     return result.stdout if code == 0 else result.stderr
@@ -36,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_it_holds_what_measure_returns(run: Path) -> None:
+def test_run_folder_holds_what_measure_returns(run: Path) -> None:
     from run_models import small
 
     with np.load(run.parent / "data-32.npz") as arrays:
@@ -53,20 +55,20 @@ def test_it_holds_what_measure_returns(run: Path) -> None:
     assert found.summary() == pytest.approx(expected.summary(), rel=1e-4)
 
 
-def test_a_part_must_be_named_where_there_are_several(run: Path) -> None:
-    with pytest.raises(ma.InputError, match="of which 2 fit any part: state the norm"):
+def test_load_needs_a_norm_where_a_run_has_several(run: Path) -> None:
+    with pytest.raises(ma.InputError, match="2 of them match any part: state the norm"):
         ma.Margins.load(run)
-    with pytest.raises(ma.InputError, match="of which 0 fit l1"):
+    with pytest.raises(ma.InputError, match="0 of them match l1"):
         ma.Margins.load(run, norm="l1")
 
 
-def test_stored_images_show_the_stored_distances_also_at_8_bits(run: Path) -> None:
+def test_stored_images_have_the_stored_distances_also_at_8_bits(run: Path) -> None:
     from run_models import small
 
-    store, model = Store(run), small()
+    store, model = RunFolder(run), small()
     for part in store.parts:
         for shard in range(len(store.shards)):
-            images, column = store.images(part, shard), store.numbers(part, shard)
+            images, column = store.images(part, shard), store.numeric_columns(part, shard)
             for name, distance, unit in (("adversarial", "distance", 1.0), ("adversarial_255", "distance_255", 255.0)):
                 points = images[name].float() / unit
                 assert (model(points).argmax(1) != column["label"]).all()
@@ -74,8 +76,8 @@ def test_stored_images_show_the_stored_distances_also_at_8_bits(run: Path) -> No
                 assert torch.allclose(size, column[distance], atol=1e-7)
 
 
-def test_the_folder_opens_as_it_is_in_pandas_polars_and_duckdb(run: Path) -> None:
-    expected = Store(run).table(["distance"]).column("distance").to_pylist()
+def test_pandas_polars_and_duckdb_open_the_folder(run: Path) -> None:
+    expected = RunFolder(run).table(["distance"]).column("distance").to_pylist()
     assert sorted(pd.read_parquet(run / "margins")["distance"]) == sorted(expected)
     assert sorted(pl.read_parquet(f"{run}/margins/**/*.parquet")["distance"]) == sorted(expected)
     query = f"select norm, median(distance) from '{run}/margins/*/*.parquet' where label = prediction group by norm"
@@ -84,7 +86,7 @@ def test_the_folder_opens_as_it_is_in_pandas_polars_and_duckdb(run: Path) -> Non
     assert medians == {part["norm"]: pytest.approx(part["median"]) for part in text["parts"]}
 
 
-def test_the_text_report_says_it_all(run: Path) -> None:
+def test_text_report(run: Path) -> None:
     text = cli("report", str(run), "--text", "--eps", "0.125", "--unit", "255")
     for words in ("run_models.py:small on", "87.5%", "100.0%", "0.125:", "[", "1/255", "64 stored rows", "at 8 bits"):
         assert words in text
@@ -99,7 +101,7 @@ def test_robust_accuracy_counts_every_sample_and_has_an_interval(run: Path) -> N
     assert none["accuracy"] == 0
 
 
-def test_compare_joins_by_the_pixels_whatever_the_order(run: Path, tmp_path: Path) -> None:
+def test_compare_joins_by_pixels_in_any_order(run: Path, tmp_path: Path) -> None:
     more = ("--shuffle", "3", "--limit", "30", "--set", "attack.marginattack.moves=100")
     cli(*command(run.parent, tmp_path / "other", *more, n=32)[3:])
     rows = json.loads(cli("compare", str(run), str(tmp_path / "other"), "--json"))
@@ -112,10 +114,10 @@ def test_compare_joins_by_the_pixels_whatever_the_order(run: Path, tmp_path: Pat
     assert "Wilcoxon" in cli("compare", str(run), str(tmp_path / "other"))
 
 
-def test_shuffled_and_limited_runs_take_those_rows_and_draws_belong_to_them(run: Path, tmp_path: Path) -> None:
+def test_shuffled_and_limited_runs_measure_the_same_rows_with_the_same_draws(run: Path, tmp_path: Path) -> None:
     cli(*command(run.parent, tmp_path / "some", "--shuffle", "1", "--limit", "12", n=32)[3:])
     some, every = (
-        Store(path).table(["id", "norm", "input", "distance"]).to_pandas() for path in (tmp_path / "some", run)
+        RunFolder(path).table(["id", "norm", "input", "distance"]).to_pandas() for path in (tmp_path / "some", run)
     )
     assert len(some) == 24
     assert some["id"].tolist()[:12] == np.random.default_rng(1).permutation(32)[:12].tolist()
@@ -124,10 +126,10 @@ def test_shuffled_and_limited_runs_take_those_rows_and_draws_belong_to_them(run:
     assert np.allclose(joined["distance_x"], joined["distance_y"], rtol=1e-3)
 
 
-def test_only_correct_leaves_the_others_out_and_still_knows_the_accuracy(run: Path, tmp_path: Path) -> None:
+def test_only_correct_omits_misclassified_samples_but_keeps_the_accuracy(run: Path, tmp_path: Path) -> None:
     cli(*command(run.parent, tmp_path / "right", "--only-correct", "--set", "shard=1", n=32)[3:])
-    store = Store(tmp_path / "right")
-    column = store.numbers(store.parts[0])
+    store = RunFolder(tmp_path / "right")
+    column = store.numeric_columns(store.parts[0])
     assert sorted(column["id"].tolist()) == [i for i in range(32) if i % 10]
     part = json.loads(cli("report", str(tmp_path / "right"), "--json"))[0]["parts"][0]
     assert (part["accuracy"], part["samples"], part["rows"]) == (28 / 32, 32, 28)
@@ -143,16 +145,13 @@ def test_targeted_runs(run: Path, tmp_path: Path, target: str) -> None:
     np.savetxt(tmp_path / "targets.txt", (labels.numpy() + 2) % 4, fmt="%d")
     named = str(tmp_path / "targets.txt") if target == "file" else target
     cli(*command(run.parent, tmp_path / "targeted", "--target", named, "--norm", "l2", n=32)[3:])
-    store = Store(tmp_path / "targeted")
-    column = store.numbers(store.find(norm="l2"))
+    store = RunFolder(tmp_path / "targeted")
+    column = store.numeric_columns(store.find(norm="l2"))
     assert (column["target"] != column["label"]).all()
     assert (column["adversarial_label"] == column["target"])[column["success"]].all()
     assert column["success"].double().mean() > 0.9
-    loaded, told = (
-        ma.Margins.load(tmp_path / "targeted", norm="l2"),
-        json.loads(cli("report", str(store.path), "--json")),
-    )
-    assert loaded.summary()["median"] == pytest.approx(told[0]["parts"][0]["median"])
+    median = json.loads(cli("report", str(store.path), "--json"))[0]["parts"][0]["median"]
+    assert ma.Margins.load(tmp_path / "targeted", norm="l2").summary()["median"] == pytest.approx(median)
     if target == "file":
         assert column["target"].equal((labels + 2) % 4)
     if target == "least-likely":
@@ -164,18 +163,18 @@ def test_targeted_runs(run: Path, tmp_path: Path, target: str) -> None:
 
 def test_several_attacks_in_one_run(run: Path, tmp_path: Path) -> None:
     cli(*command(run.parent, tmp_path / "two", "--attack", "marginattack", "--attack", "deepfool", n=32)[3:])
-    store = Store(tmp_path / "two")
+    store = RunFolder(tmp_path / "two")
     assert [part.name for part in store.parts] == [
         "marginattack-l2",
         "marginattack-linf",
         "deepfool-l2",
         "deepfool-linf",
     ]
-    ours, theirs = (store.numbers(store.find(norm="l2", attack=name)) for name in ("marginattack", "deepfool"))
+    ours, theirs = (store.numeric_columns(store.find(norm="l2", attack=name)) for name in ("marginattack", "deepfool"))
     assert ours["distance"].mean() < theirs["distance"].mean()
 
 
-def test_settings_come_from_a_file_and_are_printed(tmp_path: Path) -> None:
+def test_printed_settings_can_be_read_from_a_file(tmp_path: Path) -> None:
     data(tmp_path / "x.npz", 8)
     model = command(tmp_path, tmp_path)[5]
     printed = cli(
@@ -184,11 +183,11 @@ def test_settings_come_from_a_file_and_are_printed(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(printed)
     out = cli("measure", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "run"), "--json")
     assert [part["norm"] for part in json.loads(out)["parts"]] == ["linf"]
-    assert Store(tmp_path / "run").manifest["settings"]["attack"] == {"marginattack": {"moves": 10}}
+    assert RunFolder(tmp_path / "run").manifest["settings"]["attack"] == {"marginattack": {"moves": 10}}
 
 
-def test_the_manifest_says_with_what_where_and_when(run: Path) -> None:
-    manifest = Store(run).manifest
+def test_manifest(run: Path) -> None:
+    manifest = RunFolder(run).manifest
     assert manifest["model"]["digest"] != manifest["data"]["digest"]
     assert manifest["versions"]["torch"] == str(torch.__version__)
     assert manifest["sessions"][0]["batch"] == 8
@@ -199,21 +198,21 @@ def test_the_manifest_says_with_what_where_and_when(run: Path) -> None:
 
 
 BAD = {
-    "measure --data samples:mnist --out x": "no model is stated: give --model",
+    "measure --data samples:mnist --out x": "no model given: pass --model",
     "measure --model zoo:none --data samples:mnist --out x": "no zoo model named 'none'",
-    "measure --model zoo:mnist-cnn --data samples:none --out x": "samples:none: no samples named 'none'",
-    "measure --model zoo:mnist-cnn --data samples:mnist": "no run folder is stated: give --out RUN",
+    "measure --model zoo:mnist-cnn --data samples:none --out x": "no samples named 'none'",
+    "measure --model zoo:mnist-cnn --data samples:mnist": "no run folder given: pass --out RUN",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --unit 7": "--unit is 7: choose 1 or 255",
-    "measure --model zoo:mnist-cnn --data samples:mnist --out x --attack deepfool --norm l0": "deepfool is made for",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --attack deepfool --norm l0": "DeepFool supports",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --target nobody.txt": "--target nobody.txt is neither",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size big": "--image-size 'big' is",
-    "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size 20": "samples:mnist: has no use for",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size 20": "samples:mnist: --image-size 20",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --set attack.pgd.steps=3": "settings are given for the",
     "measure --model zoo:mnist-cnn --data samples:mnist --out full/of.txt": "full/of.txt is a file: give a folder",
-    "measure --model zoo:mnist-cnn --data samples:mnist --out full": "full holds other things (of.txt, …)",
-    "report nowhere --text": "nowhere holds no run: there is no manifest.json",
-    "compare full": "compare needs two runs or more",
-    "diagnose --model zoo:mnist-cnn": "no data is stated",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out full": "full holds other files (of.txt, …)",
+    "report nowhere --text": "nowhere is not a run folder: it has no manifest.json",
+    "compare full": "compare needs at least two runs",
+    "diagnose --model zoo:mnist-cnn": "no data given: pass --data",
 }
 
 
@@ -235,11 +234,11 @@ def test_models_of_other_precision(run: Path, tmp_path: Path, model: str, norm: 
     flags = ("--lattice", "255", "--norm", norm, "--limit", "8", "--data", str(run.parent / "data-32.npz"), *QUICK)
     source = command(tmp_path, tmp_path)[5].replace("small", model)
     cli("measure", "--model", source, *flags, "--out", str(tmp_path / "x"))
-    verified = Store(tmp_path / "x").manifest["verified"]
+    verified = RunFolder(tmp_path / "x").manifest["verified"]
     assert (verified["rows"], verified["failed"]) == (8, 0)
 
 
-def test_labels_that_the_model_has_no_class_for_are_named_before_anything_is_written(tmp_path: Path) -> None:
+def test_labels_outside_the_classes_are_rejected_before_anything_is_written(tmp_path: Path) -> None:
     data(tmp_path / "x.npz", 300)
     with np.load(tmp_path / "x.npz") as arrays:
         labels = arrays["y"].copy()
@@ -251,7 +250,7 @@ def test_labels_that_the_model_has_no_class_for_are_named_before_anything_is_wri
     assert not (tmp_path / "run").exists()
 
 
-def test_somebody_elses_manifest_is_not_written_over(tmp_path: Path) -> None:
+def test_manifest_of_another_program_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"name": "an app", "start_url": "/"}')
     source = ["--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "2"]
     error = cli("measure", *source, "--out", str(tmp_path), code=2)
@@ -260,7 +259,7 @@ def test_somebody_elses_manifest_is_not_written_over(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
-def test_a_grave_finding_stops_the_run_before_it_writes(tmp_path: Path) -> None:
+def test_grave_finding_stops_the_run_before_it_writes(tmp_path: Path) -> None:
     data(tmp_path / "x.npz", 64)
     with np.load(tmp_path / "x.npz") as arrays:
         np.savez(tmp_path / "wrong.npz", x=arrays["x"], y=(arrays["y"] + 1) % 4)
@@ -269,19 +268,17 @@ def test_a_grave_finding_stops_the_run_before_it_writes(tmp_path: Path) -> None:
     assert "nothing was measured" in error
     assert not (tmp_path / "run").exists()
     cli("measure", *source, "--out", str(tmp_path / "run"), "--despite-findings")
-    findings = Store(tmp_path / "run").findings
+    findings = RunFolder(tmp_path / "run").findings
     assert findings[0]["grade"] == "grave"
     assert "grave" in cli("report", str(tmp_path / "run"), "--text")
 
 
-def test_diagnose_is_silent_on_the_bundled_network() -> None:
-    assert "nothing found" in cli("diagnose", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "64")
+def test_diagnose_finds_nothing_in_the_bundled_network() -> None:
+    assert "No problems" in cli("diagnose", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "64")
 
 
 @pytest.mark.parametrize("damage", ["truncated shard", "missing shard", "other format", "no json", "no table"])
-def test_damaged_runs_are_one_line(run: Path, tmp_path: Path, damage: str) -> None:
-    import shutil
-
+def test_damaged_run_is_reported_in_one_line(run: Path, tmp_path: Path, damage: str) -> None:
     shutil.copytree(run, tmp_path / "run")
     shard = tmp_path / "run/margins/marginattack-l2/part-00001.parquet"
     manifest = tmp_path / "run/manifest.json"
@@ -290,7 +287,7 @@ def test_damaged_runs_are_one_line(run: Path, tmp_path: Path, damage: str) -> No
     elif damage == "missing shard":
         shard.unlink()
     elif damage == "other format":
-        manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99', 1))
+        manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 99', 1))
     else:
         manifest.write_text("{" if damage == "no json" else "[]")
     if damage == "missing shard":
@@ -298,5 +295,22 @@ def test_damaged_runs_are_one_line(run: Path, tmp_path: Path, damage: str) -> No
         return
     error = cli("report", str(tmp_path / "run"), "--text", code=2)
     assert error.count("\n") == 1
-    told = {"truncated shard": "is damaged", "other format": "has run format 99"}
-    assert told.get(damage, "holds no run that can be read") in error
+    expected = {"truncated shard": "is damaged", "other format": "has run format 99"}
+    assert expected.get(damage, "is not a readable run folder") in error
+
+
+def test_run_folder_of_format_1_can_be_read_but_not_resumed(tmp_path: Path) -> None:
+    shutil.copytree(FORMAT_1, tmp_path / "run")
+    margins, folder = ma.Margins.load(tmp_path / "run"), RunFolder(tmp_path / "run")
+    assert (margins.norm, margins.rejected.tolist()) == ("l2", [False] * 3)
+    assert (margins.distance_at_90pct >= margins.distance).all()
+    assert {"query", "best"} <= set(folder.traces().column_names)
+    assert folder.manifest["failed_shards"] == []
+    assert json.loads(cli("report", str(tmp_path / "run"), "--json"))[0]["parts"][0]["rows"] == 3
+    (tmp_path / "run/margins/race-l2/part-00001.parquet").unlink()
+    again = folder.manifest["sessions"][0]["command"].split()[1:-1]
+    error = cli(*again, str(tmp_path / "run"), code=2)
+    assert error.startswith(
+        f"marginattack: {tmp_path / 'run'} has run format 1, this version writes 2: reports can read"
+    )
+    assert error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""The bundled network and digits: small, whole and as good as promised."""
+"""The bundled networks and samples: small, complete and accurate."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -13,11 +13,11 @@ from marginattack.sources.networks import ZOO, zoo
 HERE = Path(str(files("marginattack.sources")))
 
 
-def test_the_network_is_right_on_the_bundled_digits(network: nn.Module) -> None:
+def test_the_network_is_accurate_on_the_bundled_digits(network: nn.Module) -> None:
     images, labels = samples("mnist")
     with torch.no_grad():
-        right = (network(images).argmax(1) == labels).double().mean().item()
-    assert right >= 0.992
+        accuracy = (network(images).argmax(1) == labels).double().mean().item()
+    assert accuracy >= 0.992
 
 
 def test_the_network_is_ready_for_use(network: nn.Module) -> None:
@@ -27,7 +27,7 @@ def test_the_network_is_ready_for_use(network: nn.Module) -> None:
     assert sizes == [(32, 1, 5, 5), (64, 32, 5, 5), (1024, 3136), (10, 1024)]  # the paper's
 
 
-def test_each_call_gives_a_network_of_its_own(network: nn.Module) -> None:
+def test_each_call_returns_a_new_network(network: nn.Module) -> None:
     other = zoo("mnist-cnn")
     with torch.no_grad():
         next(other.parameters()).zero_()
@@ -45,7 +45,7 @@ def test_the_digits_are_those_of_the_test_set_in_official_order() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
-def test_a_limit_gives_the_first_ones(limit: int) -> None:
+def test_a_limit_returns_the_first_samples(limit: int) -> None:
     images, labels = samples("mnist", limit)
     every: tuple[Tensor, Tensor] = samples("mnist")
     assert images.equal(every[0][:limit])
@@ -62,7 +62,7 @@ def test_samples_are_small(name: str) -> None:
     assert (HERE / "samples" / f"{name}.npz").stat().st_size < 300_000
 
 
-def test_unknown_names_are_refused_with_those_there_are() -> None:
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="no zoo model named 'vgg': choose one of mnist-cnn"):
         zoo("vgg")
     with pytest.raises(ValueError, match="no samples named 'cifar': choose one of mnist"):

@@ -1,4 +1,4 @@
-"""The page of the benchmark's results says what the suite's records say, and its counts are right."""
+"""docs/benchmark-results.md agrees with the suite's records, and its counts are correct."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ Excesses = dict[str, float]
 
 
 def record(model: str, budgets: dict[int, Excesses], *, hardware: tuple[str, ...] = ("a GPU",)) -> dict[str, Any]:
-    """A made-up record: optimality 1 − excess, the last row on the last hardware, every second point of a curve 0.5."""
+    """A made-up record: optimality 1 − excess, the last row on the last hardware, curves from 3 to 0.5."""
     on = [
         {"command": "run", "date": "today", "hardware": each, "commit": "c", "python": "3", "torch": "2"}
         for each in hardware
@@ -46,7 +46,7 @@ MADE_UP = [
     record("first", {100: {"race": 0.1, "advlib:x": 0.2, "lib:y": 0.4}, 400: {"race": 0.05, "lib:y": 0.5}}),
     record("second", {100: {"race": 0.3, "lib:y": 0.2, "ours": 0.5}}, hardware=("a GPU", "a CPU")),
     record("third", {100: {"race": 0.2, "lib:y": 0.6, "ours": 0.1}}),
-    record("unpeered", {100: {"race": 0.9, "ours": 0.1}}),
+    record("alone", {100: {"race": 0.9, "ours": 0.1}}),
 ]
 
 
@@ -65,29 +65,33 @@ def test_the_figures_are_up_to_date_and_small(norm: str) -> None:
 
 
 def test_counts_and_means_by_hand() -> None:
-    few, more = overall.sums(MADE_UP)
+    few, more = overall.summarise(MADE_UP)
     assert (few.budget, few.models, more.budget, more.models) == (100, 3, 400, 1)
     assert few.race == pytest.approx({"excess": 0.2, "optimality": 0.8})
-    assert few.peer is not None
-    assert (few.peer["attack"], few.peer["excess"]) == ("lib:y", pytest.approx(0.4))  # advlib:x ran on one model
+    assert few.baseline is not None
+    assert (few.baseline["attack"], few.baseline["excess"]) == (
+        "lib:y",
+        pytest.approx(0.4),
+    )  # advlib:x ran on one model
     assert few.best == pytest.approx({"excess": 1 / 3, "optimality": 2 / 3})
     assert few.ratio == pytest.approx(0.6)
     assert (few.first, few.first_of_all) == ([2, 2], [1, 1])
-    assert (more.ratio, more.ratio_within) == pytest.approx((0.1, 0.25))  # advlib:x found 0.2 with 100 passes
-    assert overall.firsts(overall.cells(MADE_UP), "peers", "shorter") == [3, 3]
+    assert (more.ratio, more.ratio_with_shorter) == pytest.approx((0.1, 0.25))  # advlib:x found 0.2 with 100 passes
+    assert overall.count_first(overall.cells(MADE_UP), "baselines", "shorter") == [3, 3]
 
 
 def test_a_tie_counts_as_first() -> None:
     tied = [record("tied", {100: {"race": 0.2, "lib:y": 0.2}})]
-    assert overall.sums(tied)[0].first == [1, 1]
+    assert overall.summarise(tied)[0].first == [1, 1]
 
 
-def test_the_page_names_what_is_lost_cut_or_mixed() -> None:
+def test_the_page_lists_cells_that_are_lost_cut_or_mixed() -> None:
     page = suite_page.page(MADE_UP)
     assert (
-        "Cells in which a peer is ahead of `race`: 1 of 4.\n\n- second, ℓ2, 100 passes: excess 30.00% against" in page
+        "Cells in which a baseline is better than `race`: 1 of 4.\n\n- second, ℓ2, 100 passes: excess 30.00% against"
+        in page
     )
-    assert "Cells in which another attack of ours is ahead of `race`: 1 of 4.\n\n- third, ℓ2, 100 passes" in page
+    assert "Cells in which another attack of ours is better than `race`: 1 of 4.\n\n- third, ℓ2, 100 passes" in page
     assert "in 3 of 4 cells" in page
     assert (
         "| second | 100 | 30.00% | 0.7000 | 100.0% | lib:y | 20.00% | 0.8000 | 100.0% | 1 | hardware differs |" in page
@@ -102,8 +106,8 @@ def test_the_page_names_what_is_lost_cut_or_mixed() -> None:
     assert "lib:z 100 (cut, ℓ2): not installed" in page
 
 
-def test_figures_show_the_longest_course_and_every_end() -> None:
-    assert overall.figured([*MADE_UP, record("more", {400: {"race": 0.1, "a:y": 0.1}})], "l2") == ["race", "a:y"]
+def test_figures_show_the_longest_run_and_every_end() -> None:
+    assert overall.figure_attacks([*MADE_UP, record("more", {400: {"race": 0.1, "a:y": 0.1}})], "l2") == ["race", "a:y"]
     points = [
         point for point in overall.curves(MADE_UP, "l2") if (point["model"], point["attack"]) == ("first", "race")
     ]

@@ -3,10 +3,10 @@
     python ../shared/data/get_cifar10_train.py DATA && cp ../shared/data/cifar10_test.npz DATA
     python experiments/train/cifar10_resnet32.py DATA [--adversarial] [--epochs N] [--limit N]
 
-SGD with Nesterov momentum, one learning-rate cycle, crops and flips, averaged weights; adversarially: PGD in ℓ∞ at
-8/255 from a random start. The attack sees the network in eval mode with each normalisation folded into its
-convolution, which is the same function in half the time. The accuracies printed last are those of the network rounded
-to half precision, as shipped.
+SGD with Nesterov momentum, one learning-rate cycle, crops and flips, averaged weights; adversarial training with PGD in
+ℓ∞ at 8/255 from a random start. The attack uses the network in eval mode with each normalisation folded into its
+convolution: the same function in half the time. The accuracies printed last are those of the shipped network, rounded
+to half precision.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from common import (
     Record,
     accuracy,
     attacked_accuracy,
+    capture,
     epochs_of_rows,
-    graphed,
+    half_weights,
     one_cycle,
     pgd,
-    rounded,
 )
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -49,7 +49,7 @@ def load(folder: Path, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def crops(padded: Tensor, rows: Tensor) -> Tensor:
-    """A random crop of each of these images, every other one mirrored; channels last in memory."""
+    """A random crop of each of these images, half of them mirrored; channels last in memory."""
     grid = torch.arange(32, device=DEVICE)
     move = torch.randint(0, 9, (2, len(rows), 1), device=DEVICE)
     mirrored = torch.rand((len(rows), 1), device=DEVICE) < 0.5
@@ -74,6 +74,7 @@ class Folded:
 
     @torch.no_grad()
     def refresh(self) -> None:
+        """Copy the weights of the source."""
         for conv, bn, to in self.folds:
             assert bn.running_mean is not None
             assert bn.running_var is not None
@@ -117,39 +118,40 @@ def train(
         average.update()
         loss_sum.add_(loss.detach())
 
-    epochs, run, each = int(settings["epochs"]), graphed(step), len(y) // BATCH
+    epochs, run, each = int(settings["epochs"]), capture(step), len(y) // BATCH
     for i, (epoch, chosen) in enumerate(epochs_of_rows(len(y), BATCH, epochs)):
         rate.fill_(one_cycle(i / (each * epochs), settings["peak_rate"]))
         rows.copy_(chosen)
         run()
         if (i + 1) % each == 0:
-            seen = {"loss": loss_sum.item() / each, "test": accuracy(average.model, x_test, y_test)}
+            values = {"loss": loss_sum.item() / each, "test": accuracy(average.model, x_test, y_test)}
             if epoch % 5 == 4:
                 if robust:
                     few = x_test[:1000], y_test[:1000]
-                    seen["pgd20"] = attacked_accuracy(average.model, *few, EPSILON, STEP, 20)
+                    values["pgd20"] = attacked_accuracy(average.model, *few, EPSILON, STEP, 20)
                 record.save(average.model)
-            record.epoch(epoch=epoch, **seen)
+            record.epoch(epoch=epoch, **values)
             loss_sum.zero_()
     return average.model
 
 
 def main() -> None:
+    """Train, and log every epoch."""
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path)
     parser.add_argument("--adversarial", action="store_true")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--limit", type=int, default=50000)
-    asked = parser.parse_args()
-    settings = dict(ADVERSARIAL if asked.adversarial else PLAIN)
-    settings["epochs"] = asked.epochs or settings["epochs"]
+    options = parser.parse_args()
+    settings = dict(ADVERSARIAL if options.adversarial else PLAIN)
+    settings["epochs"] = options.epochs or settings["epochs"]
     torch.manual_seed(SEED)
     common = {"batch": BATCH, "momentum": MOMENTUM, "decay": DECAY, "seed": SEED}
-    attack = {"epsilon": EPSILON, "step": STEP, "steps": STEPS} if asked.adversarial else {}
-    name = "cifar10-resnet32-adv" if asked.adversarial else "cifar10-resnet32"
-    record, data = Record(name, settings | common | attack), load(asked.data, asked.limit)
-    final = train(data, record, settings, asked.adversarial)
-    final.load_state_dict({key: value.float() for key, value in rounded(final).items()})
+    attack = {"epsilon": EPSILON, "step": STEP, "steps": STEPS} if options.adversarial else {}
+    name = "cifar10-resnet32-adv" if options.adversarial else "cifar10-resnet32"
+    record, data = Record(name, settings | common | attack), load(options.data, options.limit)
+    final = train(data, record, settings, options.adversarial)
+    final.load_state_dict({key: value.float() for key, value in half_weights(final).items()})
     record.save(final, test=accuracy(final, *data[2:]))
     record.save(final, pgd20=attacked_accuracy(final, *data[2:], EPSILON, STEP, 20))
 

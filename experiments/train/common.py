@@ -1,4 +1,4 @@
-"""What the training scripts share: attacks, CUDA graphs, averaged weights, and the record that is kept of a run."""
+"""Shared by the training scripts: data, attacks, CUDA graphs, averaged weights, and the record of a run."""
 
 import copy
 import json
@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -21,28 +22,38 @@ torch.backends.cudnn.benchmark = True
 torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
 
-def rounded(model: nn.Module) -> dict[str, Tensor]:
-    """The weights as they are stored: half precision, but for the running statistics."""
+def half_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights as they are stored: in half precision, except the running statistics."""
     return {
         key: (value.half() if value.is_floating_point() and "running" not in key else value).cpu().contiguous()
         for key, value in model.state_dict().items()
     }
 
 
+def read_mnist(path: str, limit: int | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training images in [0, 1] and labels, test images and labels."""
+    with np.load(path) as arrays:
+        x, y, x_test, y_test = (torch.from_numpy(arrays[k][:limit]) for k in ("x_train", "y_train", "x_test", "y_test"))
+    x, x_test = (images.unsqueeze(1).float() / 255 for images in (x, x_test))
+    return x, y.long(), x_test, y_test.long()
+
+
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """The share of correctly classified images."""
     model.eval()
     batches = zip(images.split(2500), labels.split(2500), strict=True)
     return sum(int((model(x).argmax(1) == y).sum()) for x, y in batches) / len(labels)
 
 
 def margin_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The best wrong logit less the right one, summed."""
+    """The highest wrong logit minus the correct one, summed."""
     right = nn.functional.one_hot(labels, logits.shape[1]).bool()
     return (logits.masked_fill(right, -torch.inf).amax(1) - logits[right]).sum()
 
 
 def entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy, summed."""
     return cross_entropy(logits, labels, reduction="sum")
 
 
@@ -72,11 +83,37 @@ def attacked_accuracy(
     model.eval()
     survivors = 0
     for x, y in zip(images.split(5000), labels.split(5000), strict=True):
-        standing = model(x).argmax(1) == y
+        correct = model(x).argmax(1) == y
         for loss in (entropy_loss, margin_loss) * restarts:
-            standing &= model(pgd(model, x, y, epsilon, step, steps, loss)).argmax(1) == y
-        survivors += int(standing.sum())
+            correct &= model(pgd(model, x, y, epsilon, step, steps, loss)).argmax(1) == y
+        survivors += int(correct.sum())
     return survivors / len(labels)
+
+
+def train_with_adam(
+    make_model: Callable[[], nn.Module], data: tuple[Tensor, Tensor, Tensor, Tensor], *, name: str, epochs: int,
+    batch: int, peak_rate: float, seed: int, augment: Callable[[Tensor, torch.Generator], Tensor] = lambda x, _: x,
+) -> tuple[dict[str, Tensor], float]:  # fmt: skip
+    """Train on the CPU with a one-cycle learning rate; the weights in half precision, and their test accuracy."""
+    x, y, x_test, y_test = data
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    model, began = make_model(), time.time()
+    optimiser = torch.optim.Adam(model.parameters(), lr=peak_rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, peak_rate, total_steps=epochs * (len(x) // batch))
+    for epoch in range(epochs):
+        model.train()
+        for rows in torch.randperm(len(x), generator=generator).split(batch)[: len(x) // batch]:
+            loss = cross_entropy(model(augment(x[rows], generator)), y[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+        test = accuracy(model, x_test, y_test)
+        print(f"{name}: epoch {epoch}, test accuracy {test:.2%}, {time.time() - began:.0f} s", flush=True)
+    weights = half_weights(model)
+    model.load_state_dict({key: value.float() for key, value in weights.items()})
+    return weights, accuracy(model, x_test, y_test)
 
 
 class Average:
@@ -96,10 +133,10 @@ class Average:
         torch._foreach_lerp_(list(mine), list(theirs), 1 - self.decay)
 
 
-def graphed(step: Callable[[], None]) -> Callable[[], Any]:
-    """The step as one CUDA graph: a small network's many kernels then start without waiting for Python.
+def capture(step: Callable[[], None]) -> Callable[[], Any]:
+    """The step as a CUDA graph, which saves the launch time of a small network's many kernels; without CUDA the step.
 
-    The three calls that CUDA wants before a capture are made here and are real steps. Without CUDA: the step itself.
+    The three warm-up calls that a capture needs are real steps.
     """
     if DEVICE == "cpu":
         return step
@@ -116,21 +153,21 @@ def graphed(step: Callable[[], None]) -> Callable[[], Any]:
 
 
 def one_cycle(progress: float, peak: float, warm: float = 0.15) -> float:
-    """The learning rate: up in a straight line, then down to nothing by a half cosine."""
+    """The learning rate: a linear warm-up, then a half cosine down to 0."""
     if progress < warm:
         return peak * (0.02 + 0.98 * progress / warm)
     return peak * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * (progress - warm) / (1 - warm)))))
 
 
 def epochs_of_rows(n: int, batch: int, epochs: int) -> Iterable[tuple[int, Tensor]]:
-    """Epoch by epoch, all rows in random order, batch by batch; what does not fill a batch is left out."""
+    """Batches of rows in random order with their epoch; the incomplete last batch of an epoch is dropped."""
     for epoch in range(epochs):
         for rows in torch.randperm(n, device=DEVICE)[: n // batch * batch].view(-1, batch):
             yield epoch, rows
 
 
 class Record:
-    """What a run says of itself: printed, and kept as JSON, in $OUT or experiments/train/logs."""
+    """The log of a training run: printed, and saved as JSON in $OUT or experiments/train/logs."""
 
     def __init__(self, name: str, settings: dict[str, Any]) -> None:
         self.name, self.folder, self.began = name, Path(os.environ.get("OUT") or ZOO), time.time()
@@ -148,12 +185,12 @@ class Record:
         print(self.name, *(f"{k} {v:.4g}" for k, v in self.content["epochs"][-1].items()), flush=True)
 
     def save(self, model: nn.Module, **final: float) -> None:
-        """Write the weights, rounded, and the record; `final` are accuracies of the rounded network."""
+        """Write the weights in half precision, and the log; `final` are accuracies of the rounded network."""
         self.content["seconds"] = round(time.time() - self.began, 1)
         self.content |= final
         if final:
             print(self.name, "final", *(f"{k} {v:.4f}" for k, v in final.items()), flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        save_file(rounded(model), self.folder / f"{self.name}.safetensors")
+        save_file(half_weights(model), self.folder / f"{self.name}.safetensors")
         logs = self.folder if os.environ.get("OUT") else LOGS
         (logs / f"{self.name}.json").write_text(json.dumps(self.content, indent=1) + "\n")

@@ -3,14 +3,13 @@
     python experiments/train/mnist_cnn_adv.py ../shared/data/mnist.npz [epochs [limit]]
 
 PGD with 40 steps of 0.01 from a random start at ε = 0.3 (Madry et al. 2018), but in minutes on a GPU: larger batches,
-one learning-rate cycle, averaged weights, and ε growing over the first epochs, without which such a training can stay
-at a constant prediction. The accuracies printed last are those of the network rounded to half precision, as shipped.
+one learning-rate cycle, averaged weights, and ε growing over the first epochs, without which such training can get
+stuck at a constant prediction. The accuracies printed last are those of the shipped network, rounded to half precision.
 """
 
 import copy
 import sys
 
-import numpy as np
 import torch
 from common import (
     DEVICE,
@@ -18,11 +17,12 @@ from common import (
     Record,
     accuracy,
     attacked_accuracy,
+    capture,
     epochs_of_rows,
-    graphed,
+    half_weights,
     one_cycle,
     pgd,
-    rounded,
+    read_mnist,
 )
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -34,16 +34,8 @@ EPSILON, STEP, STEPS, GROWTH = 0.3, 0.01, 40, 0.15  # GROWTH: the share of the t
 SHIFT = 1
 
 
-def load(path: str, limit: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    with np.load(path) as arrays:
-        x, y, x_test, y_test = (torch.from_numpy(arrays[k]) for k in ("x_train", "y_train", "x_test", "y_test"))
-    x, x_test = (images[:limit].unsqueeze(1).float().div(255).to(DEVICE) for images in (x, x_test))
-    y, y_test = (labels[:limit].long().to(DEVICE) for labels in (y, y_test))
-    return nn.functional.pad(x, (SHIFT,) * 4), y, x_test, y_test
-
-
-def shifted(padded: Tensor, rows: Tensor) -> Tensor:
-    """These images, each moved by up to SHIFT pixels in each direction."""
+def shift(padded: Tensor, rows: Tensor) -> Tensor:
+    """These images, each shifted by up to SHIFT pixels in each direction."""
     grid = torch.arange(28, device=DEVICE)
     move = torch.randint(0, 2 * SHIFT + 1, (2, len(rows), 1), device=DEVICE)
     down, right = grid + move[0], grid + move[1]
@@ -51,10 +43,12 @@ def shifted(padded: Tensor, rows: Tensor) -> Tensor:
 
 
 def main(data: str, epochs: int = 45, limit: int = 60000) -> None:
+    """Train, and log every epoch."""
     torch.manual_seed(SEED)
-    padded, y, x_test, y_test = load(data, limit)
+    x, y, x_test, y_test = (part.to(DEVICE) for part in read_mnist(data, limit))
+    padded = nn.functional.pad(x, (SHIFT,) * 4)
     model = MnistCNN().to(DEVICE)
-    quick = copy.deepcopy(model).requires_grad_(False).bfloat16()  # the network that the attack sees
+    bf16_copy = copy.deepcopy(model).requires_grad_(False).bfloat16()  # the network that the attack sees
     average = Average(model, DECAY)
     rate, epsilon = torch.tensor(0.0, device=DEVICE), torch.tensor(0.0, device=DEVICE)
     optimiser = torch.optim.Adam(model.parameters(), lr=rate, fused=True, capturable=DEVICE == "cuda")
@@ -62,9 +56,9 @@ def main(data: str, epochs: int = 45, limit: int = 60000) -> None:
 
     def step() -> None:
         with torch.no_grad():
-            torch._foreach_copy_(list(quick.parameters()), list(model.parameters()))
-        images, labels = shifted(padded, rows), y[rows]
-        images = pgd(lambda x: quick(x.bfloat16()), images, labels, epsilon, epsilon / EPSILON * STEP, STEPS)
+            torch._foreach_copy_(list(bf16_copy.parameters()), list(model.parameters()))
+        images, labels = shift(padded, rows), y[rows]
+        images = pgd(lambda x: bf16_copy(x.bfloat16()), images, labels, epsilon, epsilon / EPSILON * STEP, STEPS)
         with torch.autocast(DEVICE, torch.bfloat16, cache_enabled=False):
             logits = model(images)
         loss = cross_entropy(logits.float(), labels)
@@ -78,7 +72,7 @@ def main(data: str, epochs: int = 45, limit: int = 60000) -> None:
         "epochs": epochs, "batch": BATCH, "peak_rate": PEAK_RATE, "decay": DECAY, "seed": SEED, "epsilon": EPSILON,
         "step": STEP, "steps": STEPS, "growth": GROWTH, "shift": SHIFT,
     })  # fmt: skip
-    run, each = graphed(step), len(y) // BATCH
+    run, each = capture(step), len(y) // BATCH
     for i, (epoch, chosen) in enumerate(epochs_of_rows(len(y), BATCH, epochs)):
         progress = i / (each * epochs)
         rate.fill_(one_cycle(progress, PEAK_RATE))
@@ -86,16 +80,16 @@ def main(data: str, epochs: int = 45, limit: int = 60000) -> None:
         rows.copy_(chosen)
         run()
         if (i + 1) % each == 0:
-            seen = {"loss": loss_sum.item() / each, "test": accuracy(average.model, x_test, y_test)}
+            values = {"loss": loss_sum.item() / each, "test": accuracy(average.model, x_test, y_test)}
             if epoch % 5 == 4:
                 few = x_test[:1000], y_test[:1000]
-                seen["pgd40"] = attacked_accuracy(average.model, *few, EPSILON, STEP, STEPS)
+                values["pgd40"] = attacked_accuracy(average.model, *few, EPSILON, STEP, STEPS)
                 record.save(average.model)
-            record.epoch(epoch=epoch, **seen)
+            record.epoch(epoch=epoch, **values)
             loss_sum.zero_()
 
     final = average.model
-    final.load_state_dict({key: value.float() for key, value in rounded(final).items()})
+    final.load_state_dict({key: value.float() for key, value in half_weights(final).items()})
     record.save(final, test=accuracy(final, x_test, y_test))
     record.save(final, pgd100_5restarts=attacked_accuracy(final, x_test, y_test, EPSILON, STEP, 100, 5))
 

@@ -1,19 +1,49 @@
 """How far is each input from the decision boundary of this classifier?"""
 
-from marginattack._version import __version__ as __version__
-from marginattack.attacks import ATTACKS as ATTACKS
-from marginattack.attacks.marginattack import MarginAttack as MarginAttack
-from marginattack.attacks.presets import preset as preset
-from marginattack.attacks.race import Race as Race
-from marginattack.core.classifier import Classifier as Classifier
-from marginattack.core.classifier import TwoClass as TwoClass
-from marginattack.core.norms import L0 as L0
-from marginattack.core.norms import L1 as L1
-from marginattack.core.norms import L2 as L2
-from marginattack.core.norms import LINF as LINF
-from marginattack.core.norms import Norm as Norm
-from marginattack.core.problem import Problem as Problem
-from marginattack.errors import InputError as InputError
-from marginattack.errors import MarginAttackError as MarginAttackError
-from marginattack.margins import Margins as Margins
-from marginattack.measure import measure as measure
+import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from marginattack._version import __version__
+
+if TYPE_CHECKING:
+    from marginattack.attacks import ATTACKS, Attack
+    from marginattack.attacks.marginattack import MarginAttack
+    from marginattack.attacks.presets import preset
+    from marginattack.attacks.race import Race
+    from marginattack.core.classifier import Classifier, TwoClass
+    from marginattack.core.norms import L0, L1, L2, LINF, Norm
+    from marginattack.core.problem import Problem
+    from marginattack.errors import InputError, MarginAttackError
+    from marginattack.margins import Margins
+    from marginattack.measuring import measure
+
+__all__ = [
+    "ATTACKS", "L0", "L1", "L2", "LINF", "Attack", "Classifier", "InputError", "MarginAttack", "MarginAttackError",
+    "Margins", "Norm", "Problem", "Race", "TwoClass", "__version__", "measure", "preset",
+]  # fmt: skip
+
+# Names are loaded at first use, so that `marginattack --help` does not import torch.
+_MODULES = {
+    "attacks": ("ATTACKS", "Attack"), "attacks.marginattack": ("MarginAttack",), "attacks.presets": ("preset",),
+    "attacks.race": ("Race",), "core.classifier": ("Classifier", "TwoClass"),
+    "core.norms": ("L0", "L1", "L2", "LINF", "Norm"), "core.problem": ("Problem",),
+    "errors": ("InputError", "MarginAttackError"), "margins": ("Margins",), "measuring": ("measure",),
+}  # fmt: skip
+_DEPRECATED = {"Refused": "InputError"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _DEPRECATED:
+        new = _DEPRECATED[name]
+        warnings.warn(f"marginattack.{name} is deprecated: use marginattack.{new}", DeprecationWarning, stacklevel=2)
+        name = new
+    for module, names in _MODULES.items():
+        if name in names:
+            globals()[name] = getattr(import_module(f"marginattack.{module}"), name)
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

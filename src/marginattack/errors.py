@@ -9,6 +9,10 @@ class InputError(MarginAttackError, ValueError):
     """Unsupported or inconsistent input. The message is one line that says what is wrong and how to fix it."""
 
 
+class MissingDependencyError(MarginAttackError, ModuleNotFoundError):
+    """A package of an optional extra is not installed, or cannot be imported. The message says how to install it."""
+
+
 def one_line(error: BaseException) -> str:
     """The message of an exception without line breaks, cut to 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__

@@ -1,40 +1,67 @@
-"""Margins: the result record, one row a sample."""
+"""Margins: the result record, one row per sample."""
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-FORMAT = 2
+from marginattack.errors import InputError
+from marginattack.storage.parquet import make_column, read_column, read_metadata, read_table, write_table
+from marginattack.storage.paths import StoragePath, parse_path
+from marginattack.storage.run_folder import RunFolder
+
+FORMAT = 3
+READABLE = (2, 3)  # format 2 has other names for two columns
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Margins:
-    """How far each input is from the decision boundary, and the adversarial point that shows it.
+    """How far each input is from the decision boundary, with the adversarial point that proves it.
 
-    ``distance`` is infinite where nothing was found and 0 where the input is already misclassified. Every row was
-    checked on the bare model: ``rejected`` marks those whose point did not hold there, which count as not found.
+    Every row was verified on the plain model. ``rejected`` marks points that failed the verification; they count as
+    not found.
+
+    Attributes:
+        norm: the norm of the distances: "l2", "linf", "l1" or "l0".
+        distance: (n,) float64, in the unit of the pixels; infinite where no adversarial point was found, 0 where the
+            input itself is misclassified.
+        adversarial: shaped like the images; the image itself where nothing was found.
+        success: (n,) bool, whether an adversarial point was found.
+        label: (n,) the true class.
+        prediction: (n,) the predicted class of the input.
+        confidence: (n,) float64, softmax of the prediction.
+        adversarial_label: (n,) the predicted class of the adversarial point.
+        forwards: (n,) forward passes of the attack.
+        backwards: (n,) backward passes of the attack.
+        rejected: (n,) bool, found but not adversarial when verified.
+        distance_at_90pct: (n,) float64, the best distance when about 90 % of the passes were spent.
+        settings: what the margins were measured with: attack, budget, seed, bounds, versions.
+
+    Example:
+        >>> import torch
+        >>> import marginattack as ma
+        >>> logits = torch.tensor([[0.9, 0.2], [0.5, 0.1]])  # the identity is a classifier of its own logits
+        >>> margins = ma.measure(torch.nn.Identity(), logits, torch.tensor([0, 0]), norm="l2")
+        >>> margins
+        Margins(l2, n=2, accuracy=100.00%, median=0.3889, success=100.00%)
     """
 
     norm: str
-    distance: Tensor  # (n,) float64, in the unit of the pixels
-    adversarial: Tensor  # like the images; the image itself where nothing was found
-    success: Tensor  # (n,) bool
-    label: Tensor  # (n,)
-    prediction: Tensor  # (n,) of the image itself
-    confidence: Tensor  # (n,) float64, the softmax of the prediction
-    adversarial_label: Tensor  # (n,) of the adversarial image
-    forwards: Tensor  # (n,) passes spent by the attack
+    distance: Tensor
+    adversarial: Tensor
+    success: Tensor
+    label: Tensor
+    prediction: Tensor
+    confidence: Tensor
+    adversarial_label: Tensor
+    forwards: Tensor
     backwards: Tensor
-    rejected: Tensor  # (n,) bool
-    distance_at_90pct: Tensor  # (n,) float64, the best distance when about nine tenths of the passes were spent
-    settings: dict[str, Any]  # what made this: attack, budget, seed, bounds, versions
+    rejected: Tensor
+    distance_at_90pct: Tensor
+    settings: dict[str, Any]
 
     def __len__(self) -> int:
         return len(self.distance)
@@ -45,104 +72,159 @@ class Margins:
         return f"Margins({self.norm}, n={s['n']}, {shares})"
 
     def robust_accuracy(self, eps: float | Sequence[float]) -> Any:
-        """The share of samples that are classified rightly and lie further than eps from the boundary."""
+        """Return the share of samples that are classified correctly and further than ``eps`` from the boundary.
+
+        Args:
+            eps: one distance or several, in the unit of the pixels.
+
+        Returns:
+            A float for one distance, a list of floats for several.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> logits = torch.tensor([[0.9, 0.2], [0.5, 0.1]])
+            >>> margins = ma.measure(torch.nn.Identity(), logits, torch.tensor([0, 0]), norm="l2")
+            >>> margins.robust_accuracy([0.1, 0.3, 0.5])
+            [1.0, 0.5, 0.0]
+        """
         levels = torch.as_tensor(eps, dtype=torch.float64)
-        held = (self.distance > levels[..., None]) & (self.prediction == self.label)
-        share = held.to(torch.float64).mean(-1)
-        return share.tolist()
+        robust = (self.distance > levels[..., None]) & (self.prediction == self.label)
+        return robust.to(torch.float64).mean(-1).tolist()
 
     def summary(self) -> dict[str, float | int]:
-        """n, clean accuracy, and of the samples classified rightly: success rate, margins, passes spent."""
-        right = self.prediction == self.label
-        if self.settings.get("targeted"):
-            right = torch.ones_like(right)
-        distance = self.distance[right]
-        found = distance[torch.isfinite(distance)]
+        """Return the main figures of the result.
+
+        Returns:
+            ``n`` and clean ``accuracy`` of all samples, the number of ``rejected`` points; and over the ``measured``
+            samples (those classified correctly, or all if targeted) the ``success`` rate, the ``median`` distance,
+            the mean distance of the points found (``mean_found``) and the mean ``forwards`` and ``backwards``.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> logits = torch.tensor([[0.9, 0.2], [0.5, 0.1]])
+            >>> margins = ma.measure(torch.nn.Identity(), logits, torch.tensor([0, 1]), norm="l2")
+            >>> summary = margins.summary()
+            >>> summary["accuracy"], summary["measured"], round(summary["median"], 3)
+            (0.5, 1, 0.495)
+        """
+        correct = self.prediction == self.label
+        measured = torch.ones_like(correct) if self.settings.get("targeted") else correct
+        distance = self.distance[measured]
         return {
             "n": len(self),
-            "accuracy": float((self.prediction == self.label).double().mean()),
-            "measured": int(right.sum()),
-            "success": float(self.success[right].double().mean()),
+            "accuracy": float(correct.double().mean()),
+            "measured": int(measured.sum()),
+            "success": float(self.success[measured].double().mean()),
             "rejected": int(self.rejected.sum()),
             "median": float(np.median(distance)) if len(distance) else float("nan"),
-            "mean_found": float(found.mean()),
-            "forwards": float(self.forwards[right].double().mean()),
-            "backwards": float(self.backwards[right].double().mean()),
+            "mean_found": float(distance[torch.isfinite(distance)].mean()),
+            "forwards": float(self.forwards[measured].double().mean()),
+            "backwards": float(self.backwards[measured].double().mean()),
         }
 
     @staticmethod
     def columns() -> list[str]:
-        """The names of the fields that hold one row a sample."""
+        """Return the names of the fields that hold one row per sample."""
         return [field.name for field in fields(Margins) if field.type is Tensor]
 
     @staticmethod
     def join(parts: Sequence["Margins"]) -> "Margins":
-        """Several results of the same measurement as one, in order."""
+        """Concatenate results of the same measurement.
+
+        Args:
+            parts: results with the same norm, settings and input shape.
+
+        Returns:
+            One result with the rows of all parts, in order.
+
+        Raises:
+            InputError: there are no parts, or they differ in norm, settings or input shape.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> logits, labels = torch.tensor([[0.9, 0.2], [0.5, 0.1]]), torch.tensor([0, 0])
+            >>> halves = [ma.measure(torch.nn.Identity(), logits[k], labels[k], norm="l2") for k in ([0], [1])]
+            >>> len(ma.Margins.join(halves))
+            2
+        """
         if not parts:
-            raise ValueError("nothing to join: give at least one Margins")
+            raise InputError("cannot join no margins: give at least one")
         first = parts[0]
         for part in parts:
             if part.adversarial.shape[1:] != first.adversarial.shape[1:]:
                 shapes = f"{tuple(part.adversarial.shape[1:])} and {tuple(first.adversarial.shape[1:])}"
-                raise ValueError(f"cannot join margins of inputs of shapes {shapes}")
+                raise InputError(f"cannot join margins of inputs of different shapes: {shapes}")
             if (part.norm, part.settings) != (first.norm, first.settings):
-                raise ValueError(
-                    f"cannot join margins made with different settings: {part.settings} and {first.settings}"
-                )
-        joined: dict[str, Any] = {
-            name: torch.cat([getattr(part, name) for part in parts]) for name in Margins.columns()
-        }
-        return replace(first, **joined)
+                differing = f"{part.norm} {part.settings} and {first.norm} {first.settings}"
+                raise InputError(f"cannot join margins with different settings: {differing}")
+        rows: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in Margins.columns()}
+        return replace(first, **rows)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a Parquet file, whole or not at all."""
+    def save(self, path: str | StoragePath) -> None:
+        """Write a Parquet file with one row per sample, atomically.
+
+        Args:
+            path: the file, which is replaced if it exists; also an address such as ``s3://bucket/file``.
+
+        Raises:
+            OSError: the file cannot be written.
+
+        Example:
+            >>> import tempfile, torch
+            >>> import marginattack as ma
+            >>> margins = ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), torch.tensor([0]), norm="l2")
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     margins.save(f"{folder}/margins.parquet")
+        """
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        columns = {name: getattr(self, name) for name in Margins.columns()}
-        images = columns.pop("adversarial")
-        table = pa.table({name: column.numpy() for name, column in columns.items()})
-        flat = pa.array(images.flatten().numpy())
-        table = table.append_column("adversarial", pa.FixedSizeListArray.from_arrays(flat, images[0].numel()))
-        about = {"format": FORMAT, "norm": self.norm, "shape": list(images.shape[1:]), "settings": self.settings}
-        table = table.replace_schema_metadata({"marginattack": json.dumps(about)})
-        path = Path(path)
-        scratch = path.with_name(path.name + f".{os.getpid()}.tmp")
-        try:
-            pq.write_table(table, scratch)
-            os.replace(scratch, path)
-        finally:
-            scratch.unlink(missing_ok=True)
+        table = pa.table({name: make_column(getattr(self, name)) for name in Margins.columns()})
+        shape = list(self.adversarial.shape[1:])
+        about = {"format": FORMAT, "norm": self.norm, "shape": shape, "settings": self.settings}
+        write_table(parse_path(path), table, about)
 
     @staticmethod
-    def load(path: str | os.PathLike[str], *, norm: str | None = None, attack: str | None = None) -> "Margins":
-        """Read what ``save`` wrote, or one part of a run folder: name its norm and attack where it has several."""
-        from marginattack.storage.paths import place
+    def load(path: str | StoragePath, *, norm: str | None = None, attack: str | None = None) -> "Margins":
+        """Read a file that ``save`` wrote, or one attack and norm of a run folder.
 
-        if place(path).is_dir():
-            from marginattack.storage.run_folder import Store
+        Args:
+            path: the file or the run folder; also an address such as ``s3://bucket/run``.
+            norm: which norm of a run folder; needed where it has several.
+            attack: which attack of a run folder; needed where it has several.
 
-            store = Store(path)
-            return store.margins(store.find(norm=norm, attack=attack))
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        Returns:
+            The stored result; of a run folder, the rows of all finished shards.
 
+        Raises:
+            InputError: nothing there can be read, or norm and attack do not name one part of the run folder.
+
+        Example:
+            >>> import tempfile, torch
+            >>> import marginattack as ma
+            >>> margins = ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), torch.tensor([0]), norm="l2")
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     margins.save(f"{folder}/margins.parquet")
+            ...     ma.Margins.load(f"{folder}/margins.parquet")
+            Margins(l2, n=1, accuracy=100.00%, median=0.495, success=100.00%)
+        """
+        path = parse_path(path)
+        if path.is_dir():
+            folder = RunFolder(path)
+            part = folder.find(norm=norm, attack=attack)
+            columns, settings = folder.read_part(part)
+            return Margins(norm=part.norm, settings=settings, **{name: columns[name] for name in Margins.columns()})
+        hint = "give a file that Margins.save wrote, or a run folder"
         try:
-            table = pq.read_table(path)
-            about = json.loads((table.schema.metadata or {})[b"marginattack"])
+            table = read_table(path, hint=hint)
         except FileNotFoundError:
-            raise ValueError(f"{path} does not exist: give a file that Margins.save wrote, or a run folder") from None
-        except (pa.ArrowInvalid, KeyError):
-            raise ValueError(
-                f"{path} is no margins file, or a damaged one: give a file that Margins.save wrote"
-            ) from None
-        if about["format"] != FORMAT:
-            raise ValueError(f"{path} has format {about['format']}, this version reads {FORMAT}: update marginattack")
-        images = table.column("adversarial").combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        columns = {
-            name: torch.from_numpy(table.column(name).to_numpy().copy())
-            for name in Margins.columns()
-            if name != "adversarial"
-        }
-        adversarial = torch.from_numpy(images.copy()).reshape(-1, *about["shape"])
-        return Margins(norm=about["norm"], settings=about["settings"], adversarial=adversarial, **columns)
+            raise InputError(f"{path} does not exist: {hint}") from None
+        about = read_metadata(table)
+        if about.get("format") not in READABLE or "shape" not in about:
+            kind = f"a margins file of format {about['format']}" if "format" in about else "not a margins file"
+            raise InputError(f"{path} is {kind}, this version reads formats 2 to {FORMAT}: {hint}")
+        shapes = {"adversarial": about["shape"]}
+        columns = {name: read_column(table, name, shapes.get(name, ())) for name in Margins.columns()}
+        return Margins(norm=about["norm"], settings=about["settings"], **columns)

@@ -1,4 +1,4 @@
-"""What the file of an attack may not hold, since it belongs to norms and Problem or stands elsewhere."""
+"""What an attack file may not contain: branches on a norm, loops over samples, a best point of its own, copied code."""
 
 import ast
 import re
@@ -9,8 +9,8 @@ import pytest
 
 from marginattack import attacks
 
-FILES = [path for path in sorted(Path(attacks.__file__).parent.glob("*.py")) if path.name != "__init__.py"]
-NORM_TEST = re.compile(r"\bnorm\s*(==|!=|is\b)|\bnorm\.name|isinstance\(.*norm|\bmatch\b.*norm")
+FILES = [path for path in sorted(Path(attacks.__file__).parent.rglob("*.py")) if path.name != "__init__.py"]
+NORM_TEST = re.compile(r"\bnorm(\.name)? ?([=!]=|(is|not|in)\b)|[=!]= \S*norm\.name|isinstance\(.*norm|\bmatch\b.*norm")
 SAMPLE_LOOP = re.compile(r"\bfor\b.*\bin\b.*(range\(len\(|\.tolist\(\)|enumerate\(.*x0|\bin (problem\.)?x0\b)")
 BEST_SO_FAR = re.compile(r"^(best|nearest|closest|smallest|distance)\w*\b.*= torch\.(where|minimum)\(.*(distance|size)")
 LONGEST_COMMON_RUN = 5  # lines
@@ -31,11 +31,11 @@ def code(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 @pytest.mark.parametrize("pattern", [NORM_TEST, SAMPLE_LOOP, BEST_SO_FAR], ids=["norm test", "sample loop", "best"])
-def test_what_belongs_to_norms_and_problem_is_not_in_an_attack(path: Path, pattern: re.Pattern[str]) -> None:
+def test_attacks_leave_norms_samples_and_incumbents_to_core(path: Path, pattern: re.Pattern[str]) -> None:
     assert [line for line in code(path) if pattern.search(line)] == []
 
 
-def test_no_run_of_lines_stands_in_two_attacks() -> None:
+def test_no_code_is_copied_between_attacks() -> None:
     length = LONGEST_COMMON_RUN + 1
     runs = {path.name: {tuple(lines[i : i + length]) for i in range(len(lines) - length + 1)}
             for path in FILES for lines in [code(path)]}  # fmt: skip

@@ -1,27 +1,42 @@
-"""One suite for every attack: what each result must be, and what it may cost.
+"""Conformance of every attack, and of the one in docs/add-an-attack.md: what results must be, and what they may cost.
 
-A new attack enters by its line in ``ATTACKS``, a line of quick settings in ``QUICK`` and, if it seeks the margin
-itself rather than any point within a radius, its tolerances in test_known_margins.py.
+A new attack needs a line in ``ATTACKS``, quick settings in ``QUICK`` and, if it minimises the distance rather than
+searching within a radius, tolerances in test_known_margins.py.
 """
 
+import doctest
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from problems import validated
 from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack import attacks
-from marginattack.attacks import ATTACKS, Attack
+from marginattack.attacks import Attack
 from marginattack.core.norms import as_norm
 
 pytest.importorskip("foolbox", reason="Boundary runs Foolbox's")
 
+PAGE = Path(__file__).parents[2] / "docs/add-an-attack.md"
+DOCUMENTED = PAGE.read_text().split("```python\n")[1].split("```")[0]
+SCOPE: dict[str, Any] = {"__name__": "rays"}
+exec(DOCUMENTED, SCOPE)
+ATTACKS: dict[str, type[Attack]] = {**attacks.ATTACKS, "rays": SCOPE["Rays"]}
+
 D = 12  # coordinates of the inputs, in every shape below
-REACH = {"l1": 6.0, "l2": 2.0, "linf": 0.6}  # of the attacks within a radius, in widths of the box: far enough for all
+RADIUS = {"l1": 6.0, "l2": 2.0, "linf": 0.6}  # of fixed-radius attacks, in widths of the box: large enough for all
 QUICK: dict[str, Callable[[float], Attack]] = {
     "race": lambda eps: attacks.Race(passes=80, most=300),
     "marginattack": lambda eps: attacks.MarginAttack(moves=30, closing=6),
@@ -37,9 +52,10 @@ QUICK: dict[str, Callable[[float], Attack]] = {
     "jsma": lambda eps: attacks.JSMA(theta=0.5),
     "one-pixel": lambda eps: attacks.OnePixel(pixels=4, population=60, generations=8),
     "boundary": lambda eps: attacks.Boundary(steps=20, directions=60),
+    "rays": lambda eps: ATTACKS["rays"](rays=30, halvings=5),  # type: ignore[call-arg]
 }
 EACH = [(name, norm) for name, attack in ATTACKS.items() for norm in attack.norms]
-GRADIENT_FREE = {"one-pixel", "boundary"}
+GRADIENT_FREE = {"one-pixel", "boundary", "rays"}
 each = pytest.mark.parametrize(("name", "norm"), EACH)
 
 
@@ -63,7 +79,7 @@ class Small(nn.Module):
 
 
 class Plateau(nn.Module):
-    """Class 1 where any coordinate is above 0.7; below that the logits are flat, so that no slope says where to go."""
+    """Class 1 where any coordinate is above 0.7; below 0.6 the logits are flat, so that all gradients vanish."""
 
     def forward(self, x: Tensor) -> Tensor:
         above = torch.relu(x.flatten(1).amax(1) - 0.6) - 0.1
@@ -72,7 +88,7 @@ class Plateau(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model, inputs that it classifies as their labels say, and the box."""
+    """A model, inputs that it classifies correctly, and their bounds."""
 
     model: nn.Module
     images: Tensor
@@ -81,29 +97,29 @@ class Case:
 
     def measure(self, name: str, norm: str, *, budget: int | None = None, targets: Tensor | None = None,
                 seed: int = 0, batch: int = 256) -> ma.Margins:  # fmt: skip
-        """What the attack of that name finds."""
+        """Measure with the attack of that name."""
         return ma.measure(
             self.model, self.images, self.labels, norm, attack=self.attack(name, norm), bounds=self.bounds,
             budget=budget, targets=targets, seed=seed, batch=batch,
         )  # fmt: skip
 
     def attack(self, name: str, norm: str) -> Attack:
-        return QUICK[name](REACH.get(norm, 0.0) * (self.bounds[1] - self.bounds[0]))
+        return QUICK[name](RADIUS.get(norm, 0.0) * (self.bounds[1] - self.bounds[0]))
 
 
 def case(
     *, shape: tuple[int, ...] = (D,), classes: int = 3, hidden: int = 0, n: int = 4, seed: int = 0,
     bounds: tuple[float, float] = (0.0, 1.0), dtype: torch.dtype = torch.float64,
 ) -> Case:  # fmt: skip
-    """A small network and random inputs, many of them near walls."""
+    """A small network and random inputs, many of them near a bound."""
     model = Small(bounds, classes, hidden, seed, dtype)
     draws = torch.rand(n, *shape, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
     images = (bounds[0] + (bounds[1] - bounds[0]) * (1.2 * draws - 0.1).clamp(0, 1)).to(dtype)
     return Case(model, images, model(images).argmax(1), bounds)
 
 
-class Witness:
-    """Counts the rows that a model is shown and those that are differentiated, from hooks on the model alone."""
+class Counter:
+    """Counts the rows of forward and backward passes, from hooks on the model alone."""
 
     def __init__(self, model: nn.Module) -> None:
         self.forwards = self.backwards = 0
@@ -118,21 +134,20 @@ class Witness:
         self.backwards += len(gradient)
 
 
-def solved(
+def solve(
     of: Case, name: str, norm: str, *, budget: int | None = None, targets: Tensor | None = None
-) -> tuple[ma.Problem, Witness]:
-    """A problem after the attack, and what the model saw of it."""
-    classifier = ma.Classifier(of.model, bounds=of.bounds, chunk=3)
-    with classifier.held():
-        x, y, a = classifier.accept(of.images, of.labels, targets)
-        problem = ma.Problem(classifier, x, y, as_norm(norm), budget=budget, targets=a)
-        witness = Witness(of.model)
+) -> tuple[ma.Problem, Counter]:
+    """A problem after the attack, and the passes of the model."""
+    classifier = ma.Classifier(of.model, bounds=of.bounds, batch_size=3)
+    with validated(classifier, of.images, of.labels, targets) as (session, batch):
+        problem = session.problem(batch, as_norm(norm), budget=budget)
+        counter = Counter(of.model)
         problem.solve(of.attack(name, norm))
-    return problem, witness
+    return problem, counter
 
 
 def check(of: Case, m: ma.Margins, norm: str, targets: Tensor | None = None) -> None:
-    """Each result is what it says: adversarial by the bare model's argmax, in the box, as far away as stated."""
+    """Every success is adversarial for the plain model, inside the box, and as far away as stated."""
     with torch.no_grad():
         label = of.model(m.adversarial).argmax(1)
     reached = label != of.labels if targets is None else label == targets
@@ -148,7 +163,7 @@ def check(of: Case, m: ma.Margins, norm: str, targets: Tensor | None = None) -> 
     assert not bool(m.rejected.any())
 
 
-def test_every_attack_has_quick_settings_and_says_what_it_is() -> None:
+def test_every_attack_has_quick_settings_and_is_described() -> None:
     assert set(QUICK) == set(ATTACKS)
     for name, attack in ATTACKS.items():
         assert isinstance(QUICK[name](1.0), attack)
@@ -158,13 +173,36 @@ def test_every_attack_has_quick_settings_and_says_what_it_is() -> None:
         assert repr(attack()) == repr(attack()), "settings are provenance: no address in them"
 
 
+@pytest.mark.parametrize("name", attacks.ATTACKS)
+def test_docstrings_list_every_setting_and_their_examples_run(name: str) -> None:
+    attack = ATTACKS[name]
+    args = (attack.__doc__ or "").split("Args:")[1].split("\n\n")[0]
+    described = ", ".join(re.findall(r"^ {8}(\w[\w, ]*):", args, flags=re.MULTILINE)).split(", ")
+    assert sorted(described) == sorted(setting.name for setting in fields(attack))  # type: ignore[arg-type]
+    result = doctest.testmod(import_module(attack.__module__), optionflags=doctest.ELLIPSIS)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_another_package_can_add_an_attack(tmp_path: Path) -> None:
+    (tmp_path / "rays.py").write_text(DOCUMENTED)
+    metadata = tmp_path / "rays-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rays\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[marginattack.attacks]\nrays = rays:Rays\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    code = "import marginattack as ma; print(ma.ATTACKS['rays']())"
+    printed = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert printed.strip() == "Rays(rays=10, halvings=10)"
+
+
 @each
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [((D,), torch.float32), ((D,), torch.float64), ((4, 3), torch.float64), ((3, 2, 2), torch.float32)],
     ids=["features", "float64", "sequence", "image"],
 )
-def test_results_are_what_they_say(name: str, norm: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_results_are_valid(name: str, norm: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     of = case(shape=shape, dtype=dtype)
     m = of.measure(name, norm)
     assert bool(m.success.all())
@@ -187,25 +225,26 @@ def test_any_box(name: str, norm: str, bounds: tuple[float, float]) -> None:
 @pytest.mark.parametrize("targeted", [False, True])
 def test_counts_are_true(name: str, norm: str, targeted: bool) -> None:
     of = case(hidden=8)
-    problem, witness = solved(of, name, norm, targets=(of.labels + 1) % 3 if targeted else None)
-    assert int(problem.forwards.sum()) == witness.forwards > 0
-    assert int(problem.backwards.sum()) == witness.backwards
-    assert (witness.backwards == 0) == (name in GRADIENT_FREE)
-    found = torch.isfinite(problem.distance)
-    torch.testing.assert_close(problem.distance[found], as_norm(norm).size(problem.best - problem.x0)[found])
+    problem, counter = solve(of, name, norm, targets=(of.labels + 1) % 3 if targeted else None)
+    assert int(problem.budget.forwards.sum()) == counter.forwards > 0
+    assert int(problem.budget.backwards.sum()) == counter.backwards
+    assert (counter.backwards == 0) == (name in GRADIENT_FREE)
+    found, size = torch.isfinite(problem.incumbent.distance), as_norm(norm).size(problem.incumbent.points - problem.x0)
+    torch.testing.assert_close(problem.incumbent.distance[found], size[found])
 
 
 @each
 @pytest.mark.parametrize("budget", [1, 2, 7, 23])
 def test_the_budget_is_never_exceeded(name: str, norm: str, budget: int) -> None:
-    problem, witness = solved(case(hidden=8), name, norm, budget=budget)
-    assert int((problem.forwards + problem.backwards).max()) <= budget
-    assert int((problem.forwards + problem.backwards).sum()) == witness.forwards + witness.backwards
+    problem, counter = solve(case(hidden=8), name, norm, budget=budget)
+    passes = problem.budget.forwards + problem.budget.backwards
+    assert int(passes.max()) <= budget
+    assert int(passes.sum()) == counter.forwards + counter.backwards
 
 
 @each
-def test_a_budget_cuts_a_run_short_and_changes_nothing_before(name: str, norm: str) -> None:
-    """With more than it asks for an attack does what it does without a budget; Race asks for all, up to its most."""
+def test_an_ample_budget_changes_nothing(name: str, norm: str) -> None:
+    """Except for Race, which spends all of it, up to ``most``."""
     of = case(hidden=8)
     if name == "race":
         for budget, spent in ((97, 97), (10**9, 300)):
@@ -219,7 +258,7 @@ def test_a_budget_cuts_a_run_short_and_changes_nothing_before(name: str, norm: s
 
 
 @each
-def test_a_seed_is_honoured_and_company_changes_nothing(name: str, norm: str) -> None:
+def test_a_seed_gives_the_same_result_in_any_batch(name: str, norm: str) -> None:
     of = case(hidden=8, n=3)
     runs = [of.measure(name, norm, seed=3, batch=batch) for batch in (3, 3, 2, 1)]
     assert torch.equal(runs[0].adversarial, runs[1].adversarial)
@@ -230,9 +269,9 @@ def test_a_seed_is_honoured_and_company_changes_nothing(name: str, norm: str) ->
         assert torch.equal(other.backwards, runs[0].backwards)
 
 
-def test_another_seed_is_another_run() -> None:
+def test_another_seed_gives_another_result() -> None:
     of = case(hidden=8)
-    for name in ("pgd", "daa", "logit-difference", "one-pixel", "boundary"):
+    for name in ("pgd", "daa", "logit-difference", "one-pixel", "boundary", "rays"):
         norm = ATTACKS[name].norms[-1]
         assert not torch.equal(*(of.measure(name, norm, seed=seed).adversarial for seed in (0, 1))), name
 
@@ -249,8 +288,8 @@ def test_targets_are_reached(name: str, norm: str, hidden: int) -> None:
 
 @each
 @pytest.mark.parametrize("targeted", [False, True])
-def test_what_is_there_already_costs_nothing(name: str, norm: str, targeted: bool) -> None:
-    """Misclassified inputs, or such as the target's already: alone, and among others."""
+def test_misclassified_inputs_cost_nothing(name: str, norm: str, targeted: bool) -> None:
+    """Or inputs that are classified as the target already: alone, and among others."""
     of = case()
     labels = of.labels.clone()
     labels[:2] = (of.labels[:2] + 1) % 3
@@ -268,12 +307,12 @@ def test_what_is_there_already_costs_nothing(name: str, norm: str, targeted: boo
 
 
 @each
-@pytest.mark.parametrize(("dtype", "lead"), [(torch.float32, 0.5), (torch.float64, 1e4)], ids=["float32", "float64"])
-def test_a_constant_model_is_not_crossed(name: str, norm: str, dtype: torch.dtype, lead: float) -> None:
+@pytest.mark.parametrize(("dtype", "margin"), [(torch.float32, 0.5), (torch.float64, 1e4)], ids=["float32", "float64"])
+def test_a_constant_model_is_not_crossed(name: str, norm: str, dtype: torch.dtype, margin: float) -> None:
     model = nn.Linear(D, 3, dtype=dtype)
     with torch.no_grad():
         model.weight.zero_()
-        model.bias.copy_(torch.tensor([0.0, lead, 0.0]))
+        model.bias.copy_(torch.tensor([0.0, margin, 0.0]))
     m = Case(model, torch.full((2, D), 0.4, dtype=dtype), torch.tensor([1, 1]), (0.0, 1.0)).measure(name, norm)
     assert m.distance.tolist() == [torch.inf, torch.inf]
     assert not bool(m.success.any())
@@ -306,7 +345,7 @@ def test_two_classes(name: str, norm: str, single: bool) -> None:
     check(of, towards, norm, 1 - of.labels)
 
 
-def test_one_class_is_refused_with_what_to_do() -> None:
+def test_a_model_with_one_class_raises() -> None:
     of = case(classes=1)
     with pytest.raises(ma.InputError, match="TwoClass"):
         of.measure("fgsm", "l2")

@@ -1,4 +1,4 @@
-"""FGSM, BIM, PGD, the searched radius, the logit difference and DAA: known margins, and what each may not do."""
+"""FGSM, BIM, PGD, Search, LogitDifferenceAttack and DAA: known margins, and what each may not do."""
 
 from itertools import pairwise
 
@@ -6,6 +6,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from problems import pose
 from torch import Tensor, nn
 
 import marginattack as ma
@@ -14,23 +15,21 @@ from marginattack.attacks.bim import BIM
 from marginattack.attacks.daa import DAA, DGF, Blob, Flow
 from marginattack.attacks.fgsm import FGSM
 from marginattack.attacks.logit_difference import LogitDifferenceAttack
-from marginattack.attacks.pgd import PGD, anywhere, starts, stepped
+from marginattack.attacks.pgd import PGD, random_point, steepest_step
 from marginattack.attacks.search import Search
 from marginattack.core import losses
-from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
-from marginattack.core.problem import Problem
 
 Digits = tuple[Tensor, Tensor]
-WITHIN: list[Attack] = [
+FIXED_RADIUS: list[Attack] = [
     PGD(steps=8, step=0.2), BIM(steps=8), LogitDifferenceAttack(steps=8, step=0.2, candidates=3),
     DAA(steps=8, step=0.2, particles=3), DAA(steps=8, step=0.2, particles=3, flow=DGF()),
 ]  # fmt: skip
-ALL = [*WITHIN, FGSM(), Search(levels=4)]
+ALL = [*FIXED_RADIUS, FGSM(), Search(levels=4)]
 
 
 class Seen(nn.Module):
-    """A model that keeps every input it is shown."""
+    """A model that keeps every input of its forward passes."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -40,10 +39,6 @@ class Seen(nn.Module):
         self.inputs.append(x.detach().clone())
         logits: Tensor = self.model(x)
         return logits
-
-
-def problem_of(model: nn.Module, x: Tensor, y: Tensor, norm: ma.Norm) -> Problem:
-    return Problem(Classifier(model), x, y, norm)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
@@ -81,15 +76,15 @@ class _Scaled(nn.Module):
         return x / self.top
 
 
-@pytest.mark.parametrize("attack", WITHIN, ids=repr)
+@pytest.mark.parametrize("attack", FIXED_RADIUS, ids=repr)
 def test_no_point_leaves_the_ball_or_the_box(network: nn.Module, digits: Digits, attack: Attack) -> None:
     seen, x, y = Seen(network), digits[0][:2], digits[1][:2]
     for norm in attack.norms:
         radius = {"l1": 4.0, "l2": 1.0, "linf": 0.3}[norm]
         for i in range(len(x)):
             seen.inputs.clear()
-            whole = type(attack)(**{**vars(attack), "eps": radius, "stop": False})
-            ma.measure(seen, x[i : i + 1], y[i : i + 1], norm, attack=whole)
+            full = type(attack)(**{**vars(attack), "eps": radius, "stop": False})
+            ma.measure(seen, x[i : i + 1], y[i : i + 1], norm, attack=full)
             points = torch.cat(seen.inputs).double()
             assert len(points) > 3
             assert points.min() >= 0
@@ -100,19 +95,19 @@ def test_no_point_leaves_the_ball_or_the_box(network: nn.Module, digits: Digits,
 
 
 @pytest.mark.parametrize("norm", [ma.L1, ma.L2, ma.LINF], ids=str)
-def test_each_sample_keeps_to_its_own_radius(network: nn.Module, digits: Digits, norm: ma.Norm) -> None:
-    problem = problem_of(network, *digits, norm)
+def test_each_sample_has_its_own_radius(network: nn.Module, digits: Digits, norm: ma.Norm) -> None:
+    problem = pose(network, *digits, norm=norm)
     radius = torch.linspace(0.01, 1, len(digits[0]))[:, None]
-    x = anywhere(problem, radius)
+    x = random_point(problem, radius)
     for _ in range(3):
         assert (norm.size(x - problem.x0) <= radius).all()
-        x = stepped(problem, x, torch.randn_like(x), radius, radius)
+        x = steepest_step(problem, x, torch.randn_like(x), radius, radius)
 
 
-def test_restarts_begin_elsewhere_and_help(network: nn.Module, digits: Digits) -> None:
-    problem = problem_of(network, *digits, ma.LINF)
-    drawn = starts(problem, torch.full_like(problem.distance, 0.1), None, 4, random=True)
-    assert all(norm > 0.05 for a, b in pairwise(drawn) for norm in ma.LINF.size(a - b))
+def test_restarts_differ_and_help(network: nn.Module, digits: Digits) -> None:
+    problem = pose(network, *digits, norm=ma.LINF)
+    starts = [random_point(problem, torch.full_like(problem.x0[:, :1], 0.1)) for _ in range(4)]
+    assert all(norm > 0.05 for a, b in pairwise(starts) for norm in ma.LINF.size(a - b))
     rates = [
         ma.measure(network, *digits, "linf", attack=PGD(eps=0.1, steps=15, step=0.1, restarts=r)).success
         for r in (1, 4)
@@ -124,11 +119,11 @@ def test_restarts_begin_elsewhere_and_help(network: nn.Module, digits: Digits) -
 def test_same_seed_same_result_in_any_batch(network: nn.Module, digits: Digits, attack: Attack) -> None:
     x, y = digits[0][:6].double(), digits[1][:6]
     network.double()
-    whole, again, parts = (ma.measure(network, x, y, "linf", attack=attack, batch=b, seed=3) for b in (6, 6, 4))
+    full, again, parts = (ma.measure(network, x, y, "linf", attack=attack, batch=b, seed=3) for b in (6, 6, 4))
     network.float()
-    assert torch.equal(whole.distance, again.distance)
-    torch.testing.assert_close(whole.distance, parts.distance, rtol=1e-9, atol=0)
-    assert torch.equal(whole.forwards, parts.forwards)
+    assert torch.equal(full.distance, again.distance)
+    torch.testing.assert_close(full.distance, parts.distance, rtol=1e-9, atol=0)
+    assert torch.equal(full.forwards, parts.forwards)
 
 
 @pytest.mark.parametrize("attack", ALL, ids=repr)
@@ -162,7 +157,7 @@ def test_bim_is_pgd_from_the_input(network: nn.Module, digits: Digits) -> None:
     assert torch.equal(a.distance, b.distance)
 
 
-def test_losses_hold_their_class_and_go_flat() -> None:
+def test_the_hinge_is_flat_beyond_its_confidence() -> None:
     logits, label = torch.tensor([[3.0, 1.0, 2.0], [0.0, 80.0, 5.0]]), torch.tensor([0, 0])
     assert losses.Hinge(50.0)(logits, label).tolist() == [1.0, -50.0]
     assert "CrossEntropy()" in repr(PGD())
@@ -170,7 +165,7 @@ def test_losses_hold_their_class_and_go_flat() -> None:
 
 @pytest.mark.parametrize("flow", [Blob(), DGF()], ids=repr)
 def test_particles_repel(flow: Flow) -> None:
-    """Particles of a flat loss, which alone would stay, and steps along what they descend."""
+    """Without a gradient, steps along the flow move particles apart."""
     x = torch.rand(3, 6, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     moved = x - 0.01 * torch.sign(flow(x, torch.zeros_like(x)))
     assert (torch.cdist(moved, moved).sum((1, 2)) > torch.cdist(x, x).sum((1, 2))).all()

@@ -1,4 +1,4 @@
-"""How near every attack that seeks the margin comes to margins that are known."""
+"""Attacks that minimise the distance, against margins that are known."""
 
 from dataclasses import dataclass
 
@@ -17,9 +17,9 @@ EACH = [(name, norm) for name, attack in ATTACKS.items() for norm in attack.norm
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far above the known margin the median and the worst sample may end, as shares of it: for each oracle.
+    """Per oracle, how far above the known margin the median and the worst sample may be, as shares of it.
 
-    An oracle that is left out is one at which the attack cannot arrive; the comment there says why.
+    Oracles that the attack cannot solve are left out; a comment says why.
     """
 
     attack: Attack
@@ -27,7 +27,7 @@ class Tolerance:
     n: int = 20
 
 
-# Oracles: a linear model of three classes whose box is active; a sphere left from its inside, where the boundary bends
+# Oracles: a linear model of three classes whose box is active; a sphere left from inside, where the boundary bends
 # towards the input, and one entered from outside. Measured values, rounded up by a factor of up to two.
 EXACT, NEVER = 1e-6, float("inf")
 LINF_CW = attacks.CarliniWagner(searches=9, steps=300, rate=0.01, initial=1e-5)
@@ -62,7 +62,7 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
         attacks.FGSM(), {"linear": (EXACT, 0.3), "inside": (EXACT, EXACT), "outside": (0.15, NEVER)}
     ),
     # Its own ``tolerance`` is 1e-3 of the distance. In ℓ1 the worst linear instance ends at 1 or
-    # at 2.3 %, as c is lifted by a rounding unit more or less.
+    # at 2.3 %, as c is raised by a rounding unit more or less.
     ("search", "l1"): Tolerance(
         attacks.Search(), {"linear": (1e-3, 0.03), "inside": (1e-3, 1e-3), "outside": (0.015, 0.04)}
     ),
@@ -72,7 +72,7 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("search", "linf"): Tolerance(
         attacks.Search(), {"linear": (1e-3, 1e-3), "inside": (1e-3, 1e-3), "outside": (0.0015, 0.005)}
     ),
-    # The overshoot is 0.02. From inside a sphere its first hop lands far outside, and the first point stands.
+    # The overshoot is 0.02. From inside a sphere its first step lands far outside, and the first point counts.
     ("deepfool", "l2"): Tolerance(
         attacks.DeepFool(), {"linear": (0.0201, 0.0201), "inside": (0.5, 1.5), "outside": (0.0201, 0.0201)}
     ),
@@ -96,10 +96,10 @@ FIXED_RADIUS = {"bim", "pgd", "daa", "logit-difference"}
 SPARSE = {"jsma", "one-pixel"}  # greedy or random in few coordinates: no claim to a margin
 
 
-def test_every_attack_that_seeks_the_margin_has_tolerances() -> None:
+def test_every_attack_that_minimises_the_distance_has_tolerances() -> None:
     """For l0 no oracle is known."""
-    seekers = {(name, norm) for name, norm in EACH if name not in FIXED_RADIUS | SPARSE and norm != "l0"}
-    assert set(TOLERANCES) == seekers
+    minimisers = {(name, norm) for name, norm in EACH if name not in FIXED_RADIUS | SPARSE and norm != "l0"}
+    assert set(TOLERANCES) == minimisers
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,6 @@ def test_known_margins_are_reached(name: str, norm: str, oracle: str) -> None:
     x, y, exact = known.images[:n], known.labels[:n], known.exact(norm)[:n]
     m = ma.measure(known.model, x, y, norm, attack=tolerance.attack, bounds=known.bounds)
     excess = m.distance.numpy() / exact - 1
-    assert excess.min() >= -1e-9, "nearer than the boundary is"
+    assert excess.min() >= -1e-9, "nearer than the boundary"
     assert np.median(excess) <= median
     assert excess.max() <= worst

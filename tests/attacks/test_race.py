@@ -1,4 +1,4 @@
-"""Race: the default attack, its plan for a budget, and what it must not depend on."""
+"""Race: the default attack, its use of a budget, and what it must not depend on."""
 
 import importlib
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_more_passes_find_nearer_points(norm: str) -> None:
     assert means[1] > means[2] or norm == "l0"
 
 
-def test_it_is_nearer_than_marginattack_where_gradients_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_beats_marginattack_where_gradients_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite's network of k-winners-take-all layers, which is discontinuous; measured: 3 and 11 % nearer."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     model = importlib.import_module("networks").network("mnist-kwta")
@@ -61,7 +61,7 @@ def test_it_is_nearer_than_marginattack_where_gradients_are_masked(monkeypatch: 
         assert race < 0.985 * before
 
 
-def test_flat_inputs_are_left_by_a_random_start() -> None:
+def test_a_random_start_leaves_flat_inputs() -> None:
     """No gradient at the input, nor anywhere near it."""
 
     class Plateau(nn.Module):
@@ -75,7 +75,7 @@ def test_flat_inputs_are_left_by_a_random_start() -> None:
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
-def test_a_box_without_walls(norm: str) -> None:
+def test_infinite_bounds(norm: str) -> None:
     x, y = digits()
     free = ma.measure(Scaled(1.0, 1.0), x, y, norm, bounds=(-torch.inf, torch.inf))
     boxed = ma.measure(Scaled(1.0, 1.0), x, y, norm)
@@ -84,12 +84,12 @@ def test_a_box_without_walls(norm: str) -> None:
 
 
 @pytest.mark.parametrize("setting", [{"passes": 0}, {"candidates": -1}])
-def test_settings_that_make_no_sense_are_refused(setting: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="passes start at 1"):
+def test_settings_out_of_range_raise(setting: dict[str, int]) -> None:
+    with pytest.raises(ma.InputError, match="passes must be at least 1"):
         ma.Race(**setting)  # type: ignore[arg-type]
 
 
-def test_with_three_passes_the_hop_is_still_looked_at() -> None:
+def test_with_three_passes_the_tangent_point_is_still_queried() -> None:
     x, y = digits(24)
     found = ma.measure(Scaled(1.0, 1.0), x, y, "l2", budget=3)
     assert found.success.any()

@@ -176,7 +176,8 @@ def test_a_race_does_not_depend_on_the_batch(
 
 
 def digits(n: int, name: str = "mnist-cnn") -> tuple[Classifier, Tensor, Tensor]:
-    return Classifier(zoo(name)), *samples("mnist", n)
+    images, labels = samples("mnist", n)
+    return Classifier(zoo(name)), images, labels
 
 
 def test_a_sample_with_little_left_stops_no_other(graphs_made: list[StandInGraph]) -> None:

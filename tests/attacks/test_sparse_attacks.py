@@ -1,9 +1,10 @@
-"""JSMA and one pixel: what they may change, and that they choose as their equations say."""
+"""JSMA and OnePixel: what they may change, and that they choose by their equations."""
 
 from itertools import pairwise
 
 import pytest
 import torch
+from problems import pose, validated
 from torch import Tensor, nn
 
 import marginattack as ma
@@ -26,7 +27,7 @@ class Linear(nn.Module):
 
 
 class OnlyPixel(nn.Module):
-    """Class 1 where all channels of one pixel are bright; the slope towards it makes it findable."""
+    """Class 1 where all channels of one pixel are bright; the logits grow towards it."""
 
     def __init__(self, row: int, column: int) -> None:
         super().__init__()
@@ -75,10 +76,10 @@ def test_pairs_are_the_best_of_all_pairs(d: int, correlation: float) -> None:
 def test_pairs_are_exact_when_searched_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(3)
     a = torch.randn(5, 30, generator=generator)
-    b = 0.2 - a  # nothing is surpassed: every pair is searched
-    whole = Pairs()(a, b)
+    b = 0.2 - a  # no feature is exceeded: every pair is compared
+    at_once = Pairs()(a, b)
     monkeypatch.setattr("marginattack.attacks.jsma.PAIRS_AT_ONCE", 400)
-    torch.testing.assert_close(Pairs()(a, b), whole)
+    torch.testing.assert_close(Pairs()(a, b), at_once)
 
 
 def test_pairs_of_many_features_fit_in_memory() -> None:
@@ -98,11 +99,9 @@ def test_jsma_first_moves_the_papers_pair(theta: float) -> None:
     model.bias.data[0] = -100.0  # never reached, so that exactly one step is seen
     y = model(x).argmax(1)
     seen: list[Tensor] = []
+    problem = pose(model, x, y, norm=ma.L0, targets=target, budget=6)
     model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
-    attack = JSMA(theta=theta, both=False, of=(OWN, AGAINST_REST))
-    problem = ma.Problem(held(model, x, y), x, y, ma.L0, targets=target, budget=6)
-    seen.clear()
-    problem.solve(attack)
+    problem.solve(JSMA(theta=theta, both=False, of=(OWN, AGAINST_REST)))
     assert len(seen) == 2
     moved = (seen[1] != seen[0])[0]
     a = theta * model.weight.detach()[0]
@@ -111,31 +110,24 @@ def test_jsma_first_moves_the_papers_pair(theta: float) -> None:
     assert bool((seen[1][0, moved] == (1.0 if theta > 0 else 0.0)).all())
 
 
-def held(model: nn.Module, x: Tensor, y: Tensor) -> ma.Classifier:
-    classifier = ma.Classifier(model)
-    classifier.accept(x, y)
-    return classifier
-
-
 @pytest.mark.parametrize("saliency", [Pairs(), Single()])
 @pytest.mark.parametrize("gamma", [0.05, 0.2, 0.5])
 def test_jsma_changes_few_features_in_steps_of_theta(saliency: Pairs | Single, gamma: float) -> None:
     model, x, y = linear(d=40)
-    model.bias.data += 1000 * nn.functional.one_hot(y[:1], 4)[0]  # out of reach: it goes on as long as it may
+    model.bias.data += 1000 * nn.functional.one_hot(y[:1], 4)[0]  # out of reach, so that all steps are made
     x, y = x[y == y[0]], y[y == y[0]]
     seen: list[Tensor] = []
+    problem = pose(model, x, y, norm=ma.L0)
     model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
-    problem = ma.Problem(held(model, x, y), x, y, ma.L0)
-    seen.clear()
     problem.solve(JSMA(theta=0.25, gamma=gamma, saliency=saliency))
-    walk = [points for points in seen if len(points) == len(x)]
-    for before, after in pairwise(walk):
-        hop = after - before
-        at_wall = (after == 0) | (after == 1)
-        assert bool((torch.isclose(hop.abs(), torch.tensor(0.25)) | (hop == 0) | at_wall).all())
-        assert int((hop != 0).sum(1).max()) <= saliency.features
-    assert int((walk[-1] != x).sum(1).max()) == int(gamma * 40)
-    assert bool(((walk[-1] >= 0) & (walk[-1] <= 1)).all())
+    path = [points for points in seen if len(points) == len(x)]
+    for before, after in pairwise(path):
+        step = after - before
+        at_bound = (after == 0) | (after == 1)
+        assert bool((torch.isclose(step.abs(), torch.tensor(0.25)) | (step == 0) | at_bound).all())
+        assert int((step != 0).sum(1).max()) <= saliency.features
+    assert int((path[-1] != x).sum(1).max()) == int(gamma * 40)
+    assert bool(((path[-1] >= 0) & (path[-1] <= 1)).all())
 
 
 @pytest.mark.parametrize("saliency", [Pairs(), Single()])
@@ -152,7 +144,7 @@ def test_jsma_ends_on_a_constant_model_and_in_another_box() -> None:
     x, y = torch.full((3, 5), 2.0), torch.zeros(3, dtype=torch.int64)
     m = ma.measure(Linear(torch.zeros(2, 5), torch.tensor([2.0, 0.0])), x, y, "l0", attack=JSMA(), bounds=(-3.0, 4.0))
     assert not bool(m.success.any())
-    # x₁ + x₂ must rise from 4 to above 7, which takes both of them at the upper wall.
+    # x₁ + x₂ must rise from 4 to above 7, which takes both of them at the upper bound.
     weight = torch.tensor([[0.0, 0.0, 0, 0, 0], [1, 1, 0, 0, 0]])
     m = ma.measure(Linear(weight, torch.tensor([7.0, 0.0])), x, y, "l0", attack=JSMA(), bounds=(-3.0, 4.0))
     assert m.distance.tolist() == [2, 2, 2]
@@ -170,15 +162,17 @@ def test_one_pixel_finds_the_only_pixel_that_matters(channels: int) -> None:
 
 
 @pytest.mark.parametrize("pixels", [1, 3])
-def test_one_pixel_changes_at_most_k_pixels_and_keeps_to_the_box(pixels: int) -> None:
+def test_one_pixel_changes_at_most_k_pixels_inside_the_box(pixels: int) -> None:
     generator = torch.Generator().manual_seed(1)
     model = Linear(torch.randn(3, 2 * 4 * 4, generator=generator))
     x = torch.rand(5, 2, 4, 4, generator=generator) * 4 - 1
     y = model(x).argmax(1)
     seen: list[Tensor] = []
-    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
-    problem = ma.Problem(ma.Classifier(model, bounds=(-1.0, 3.0)), x, y, ma.L0, targets=(y + 1) % 3)
-    problem.solve(OnePixel(pixels=pixels, population=40, generations=3))
+    with validated(ma.Classifier(model, bounds=(-1.0, 3.0)), x, y, (y + 1) % 3) as (session, batch):
+        problem = session.problem(batch, ma.L0)
+        model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
+        problem.solve(OnePixel(pixels=pixels, population=40, generations=3))
+    assert seen
     for points in seen:
         sample = int((points.flatten(1).median(0).values - x.flatten(1)).abs().sum(1).argmin())
         assert int((points != x[sample]).any(1).flatten(1).sum(1).max()) <= pixels
@@ -186,7 +180,7 @@ def test_one_pixel_changes_at_most_k_pixels_and_keeps_to_the_box(pixels: int) ->
         assert float(points.max()) <= 3
 
 
-def test_one_pixel_is_repeatable_and_knows_no_batch() -> None:
+def test_one_pixel_is_reproducible_in_any_batch() -> None:
     generator = torch.Generator().manual_seed(2)
     model = Linear(torch.randn(4, 20, generator=generator))
     x = torch.rand(6, 20, generator=generator)
@@ -212,7 +206,7 @@ def test_one_pixel_keeps_its_budget_and_stops_when_found() -> None:
     assert int(found.forwards) < 61 * 198
 
 
-def test_one_pixel_refuses_an_endless_box() -> None:
+def test_one_pixel_needs_finite_bounds() -> None:
     x, y = torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)
     model = Linear(torch.eye(2, 4), torch.tensor([2.0, 0.0]))
     with pytest.raises(InputError, match="finite bounds"):

@@ -14,7 +14,7 @@ import marginattack as ma
 from marginattack.attacks import ATTACKS, Attack, DeepFool
 from marginattack.core import losses
 from marginattack.core.budget import BudgetExhausted
-from marginattack.core.problem import Observer
+from marginattack.core.problem import Observation, Observer
 
 QUICK = ma.MarginAttack(moves=10, closing=2, follow=1, candidates=2)
 RANDOM = ma.MarginAttack(moves=10, closing=2, follow=0, scans=0, restarts=2, radius=0.2)
@@ -276,8 +276,8 @@ class Recorder(Observer):
     def mark(self, move: str) -> None:
         self.move = move
 
-    def record(self, rows: Tensor, points: Tensor, c: Tensor) -> None:
-        self.queries.append((self.move, rows.tolist(), points, c))
+    def record(self, query: Observation) -> None:
+        self.queries.append((self.move, query.rows.tolist(), query.points, query.c))
 
 
 def test_an_observer_sees_every_query_and_the_move_that_led_there() -> None:

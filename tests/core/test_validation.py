@@ -149,7 +149,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "preset": (lambda: ma.preset("mnist-l7"), "no preset named 'mnist-l7': choose one of mnist-l2"),
     "zoo": (lambda: zoo("alexnet"), "no zoo model named 'alexnet': choose one of mnist-cnn"),
     "samples": (lambda: samples("svhn"), "no samples named 'svhn': choose one of mnist"),
-    "join of nothing": (lambda: ma.Margins.join([]), "nothing to join"),
+    "join of nothing": (lambda: ma.Margins.join([]), "cannot join no margins"),
 }  # fmt: skip
 
 CASES = [
@@ -172,18 +172,19 @@ def test_bad_input_raises_one_line(call: Callable[[], object], message: str) -> 
     assert re.search(message, line), line
 
 
-FILES: dict[str, Callable[[Path], Any]] = {
-    "damaged": lambda path: path.write_bytes(b"PAR1 and then nothing"),
-    "foreign": lambda path: pq.write_table(pa.table({"x": [1, 2]}), path),
-    "newer": lambda path: pq.write_table(
-        pa.table({"x": [1]}).replace_schema_metadata({"marginattack": '{"format": 99}'}), path),
+FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "damaged": (lambda path: path.write_bytes(b"PAR1 and then nothing"), "is damaged"),
+    "foreign": (lambda path: pq.write_table(pa.table({"x": [1, 2]}), path), "is not a margins file"),
+    "newer": (lambda path: pq.write_table(
+        pa.table({"x": [1]}).replace_schema_metadata({"marginattack": '{"format": 99}'}), path), "format 99, this"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("write", FILES.values(), ids=FILES)
-def test_other_files_raise_one_line_that_names_them(write: Callable[[Path], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("write", "message"), FILES.values(), ids=FILES)
+def test_other_files_raise_one_line_that_names_them(write: Callable[[Path], Any], message: str, tmp_path: Path) -> None:
     write(tmp_path / "file.parquet")
     line = error_of(lambda: ma.Margins.load(tmp_path / "file.parquet"))
+    assert message in line
     assert str(tmp_path / "file.parquet") in line
     assert "\n" not in line
 

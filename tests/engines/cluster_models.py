@@ -1,4 +1,4 @@
-"""Models that misbehave in the workers of a cluster, and nowhere else: named as file.py:factory."""
+"""Models that fail in the workers of a cluster only; named as file.py:factory."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from run_models import Slow, Small
 from torch import Tensor, nn
 
-POISON = 0.123  # the first pixel of an image that a worker cannot bear
+POISON = 0.123  # the first pixel of an image on which workers fail
 
 
 def in_worker() -> bool:
@@ -17,7 +17,7 @@ def in_worker() -> bool:
 
 
 class Fragile(Small):
-    """Kills its worker once, and fails on a poisoned image as long as the file in $POISONED is there."""
+    """Kills its worker once, and fails on a poisoned image as long as the file $POISONED exists."""
 
     def forward(self, images: Tensor) -> Tensor:
         if in_worker():
@@ -26,7 +26,7 @@ class Fragile(Small):
                 os.kill(os.getpid(), signal.SIGKILL)
             poisoned = (images[:, 0, 0, 0] - POISON).abs() < 1e-7
             if Path(os.environ["POISONED"]).exists() and bool(poisoned.any()):
-                raise RuntimeError("these pixels cannot be borne")
+                raise RuntimeError("these pixels are poisoned")
         return super().forward(images)
 
 

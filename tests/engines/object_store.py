@@ -1,4 +1,4 @@
-"""A real S3 server of one's own, on loopback."""
+"""A real S3 server on loopback."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from typing import Any
 
 @contextmanager
 def s3_server(log: Path) -> Iterator[dict[str, str]]:
-    """The environment in which s3://runs is a bucket of a server that lasts as long as the context."""
+    """Start a server with the bucket s3://runs; yield the environment variables that lead to it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -34,8 +34,8 @@ def s3_server(log: Path) -> Iterator[dict[str, str]]:
         server.wait()
 
 
-def fetched(environment: dict[str, str], name: str, folder: Path) -> Path:
-    """A copy of what is in the bucket under a name."""
+def download(environment: dict[str, str], name: str, folder: Path) -> Path:
+    """Copy the objects under a name of the bucket into a folder."""
     from pyarrow.fs import FileSelector, FileType
 
     system = _system(int(environment["AWS_ENDPOINT_URL"].rpartition(":")[2]))
@@ -47,8 +47,8 @@ def fetched(environment: dict[str, str], name: str, folder: Path) -> Path:
     return folder
 
 
-def names(environment: dict[str, str], name: str) -> list[str]:
-    """The objects in the bucket under a name."""
+def list_objects(environment: dict[str, str], name: str) -> list[str]:
+    """The names of the objects under a name of the bucket."""
     from pyarrow.fs import FileSelector, FileType
 
     system = _system(int(environment["AWS_ENDPOINT_URL"].rpartition(":")[2]))

@@ -1,4 +1,4 @@
-"""What processes there are and where they listen, from /proc."""
+"""Running processes and the addresses on which they listen, from /proc."""
 
 import contextlib
 import socket
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def alive() -> dict[int, int]:
-    """Every process and its parent, but for those that have ended and wait to be noticed."""
+    """Every process and its parent, without zombies."""
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -18,7 +18,7 @@ def alive() -> dict[int, int]:
 
 
 def below(pid: int) -> set[int]:
-    """A process and all that it started, directly or not."""
+    """A process and its descendants."""
     parents, found = alive(), {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
@@ -34,7 +34,7 @@ def command(pid: int) -> str:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """What a process was started with."""
+    """The environment of a process."""
     lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return dict(line.split("=", 1) for line in lines if "=" in line)
 

@@ -1,4 +1,4 @@
-"""A real cluster of two nodes on this machine, and everything that can be killed in one run. Slow."""
+"""A real cluster of two nodes on this machine, and everything that can be killed during a run. Slow."""
 
 import contextlib
 import json
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from object_store import fetched, s3_server
+from object_store import download, s3_server
 from processes import alive, below, command, listening
-from run_folders import ENVIRONMENT, call, content, scratch
+from run_folders import ENVIRONMENT, call, content, temporary_files
 from run_folders import command as measure
 from test_ray import RAY, environ, gone, on_cluster, run
 
-from marginattack.storage.run_folder import Store
+from marginattack.storage.run_folder import RunFolder
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ SAMPLES = 320
 
 @contextmanager
 def two_nodes() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    """Where the cluster is, and the environment in which it can be reached."""
+    """Start a cluster; yield its address and processes, and the environment in which it can be reached."""
     environment = {
         **ENVIRONMENT, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
@@ -72,7 +72,7 @@ def workers(raylets: list[int]) -> list[int]:
     return [pid for pid in every if command(pid).startswith("ray::Worker")]
 
 
-def test_a_worker_a_node_and_the_driver_are_killed_and_no_row_is_lost_or_double(tmp_path: Path) -> None:
+def test_killed_worker_node_and_driver_lose_and_duplicate_no_row(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with two_nodes() as (cluster, environment):
         arguments = measure(tmp_path, run, *RAY, "--address", cluster["address"], model="slow", n=SAMPLES)
@@ -95,16 +95,16 @@ def test_a_worker_a_node_and_the_driver_are_killed_and_no_row_is_lost_or_double(
         assert result.returncode == 0, result.stderr
     assert call(measure(tmp_path, tmp_path / "serial", model="slow", n=SAMPLES)).returncode == 0
     assert content(run) == content(tmp_path / "serial")
-    assert scratch(run) == []
-    rows = Store(run).table(["norm", "id"]).to_pydict()
+    assert temporary_files(run) == []
+    rows = RunFolder(run).table(["norm", "id"]).to_pydict()
     expected = [(norm, sample) for norm in ("l2", "linf") for sample in range(SAMPLES)]
     assert sorted(zip(rows["norm"], rows["id"], strict=True)) == expected
-    first, second = Store(run).manifest["sessions"]
-    assert "workers" not in first  # it was killed before it could say
+    first, second = RunFolder(run).manifest["sessions"]
+    assert "workers" not in first  # it was killed before it could report
     assert second["engine"] == "ray"
 
 
-def test_a_worker_that_takes_long_to_start_again_is_waited_for(tmp_path: Path) -> None:
+def test_worker_that_restarts_slowly_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     wait = "import os, time\nif os.path.exists(os.environ['FRAGILE']): time.sleep(10)\n"  # as on a node that boots
     (tmp_path / "site/sitecustomize.py").write_text(wait)
@@ -112,11 +112,11 @@ def test_a_worker_that_takes_long_to_start_again_is_waited_for(tmp_path: Path) -
     path = os.pathsep.join([str(tmp_path / "site"), environ()["PYTHONPATH"]])
     result = run(arguments, FRAGILE=str(tmp_path / "died"), POISONED=str(tmp_path / "none"), PYTHONPATH=path)
     assert result.returncode == 0, result.stderr
-    session = Store(tmp_path / "run").manifest["sessions"][-1]
+    session = RunFolder(tmp_path / "run").manifest["sessions"][-1]
     assert (session["workers"], session["retried"]) == (1, 1)
 
 
-def test_an_interrupt_while_the_cluster_starts_leaves_no_process(tmp_path: Path) -> None:
+def test_interrupt_while_the_cluster_starts_leaves_no_process(tmp_path: Path) -> None:
     arguments = on_cluster(tmp_path, tmp_path / "run", "slow", "--address", "local")
     process = subprocess.Popen(arguments, env=environ(), stderr=subprocess.PIPE, text=True)
     started: set[int] = set()
@@ -127,12 +127,12 @@ def test_an_interrupt_while_the_cluster_starts_leaves_no_process(tmp_path: Path)
     while process.poll() is None:
         started |= below(process.pid)
         time.sleep(0.02)
-    assert process.communicate()[1] == "marginattack: interrupted; the same command goes on\n"
+    assert process.communicate()[1] == "marginattack: Interrupted. Run the same command again to resume.\n"
     assert process.returncode == 130
     gone(started)
 
 
-def test_a_killed_driver_takes_its_own_cluster_with_it(tmp_path: Path) -> None:
+def test_killed_driver_ends_its_own_cluster(tmp_path: Path) -> None:
     arguments = measure(tmp_path, tmp_path / "run", *RAY, model="slow")
     driver = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until(lambda: shards(tmp_path / "run") >= 2, driver)
@@ -144,23 +144,23 @@ def test_a_killed_driver_takes_its_own_cluster_with_it(tmp_path: Path) -> None:
     assert call(arguments).returncode == 0
     assert call(measure(tmp_path, tmp_path / "serial", model="slow")).returncode == 0
     assert content(tmp_path / "run") == content(tmp_path / "serial")
-    assert scratch(tmp_path / "run") == []
+    assert temporary_files(tmp_path / "run") == []
 
 
-def test_a_cluster_commits_to_an_object_store(tmp_path: Path) -> None:
+def test_cluster_commits_to_an_object_store(tmp_path: Path) -> None:
     pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[server]'")
     with s3_server(tmp_path / "log") as keys:
         arguments = measure(tmp_path, Path("x"), *RAY)
         arguments[arguments.index("--out") + 1] = "s3://runs/cluster"
         result = subprocess.run(arguments, env={**ENVIRONMENT, **keys}, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
-        copy = fetched(keys, "cluster", tmp_path / "copy")
+        copy = download(keys, "cluster", tmp_path / "copy")
     assert call(measure(tmp_path, tmp_path / "serial")).returncode == 0
     assert content(copy) == content(tmp_path / "serial")
     assert not list(copy.rglob(".*"))
 
 
-def test_a_cluster_without_the_token_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_cluster_with_another_token_is_refused_in_one_line(tmp_path: Path) -> None:
     with two_nodes() as (cluster, environment):
         arguments = measure(tmp_path, tmp_path / "run", *RAY, "--address", cluster["address"])
         stranger = {**environment, "RAY_AUTH_TOKEN": secrets.token_hex(32)}

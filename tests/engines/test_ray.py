@@ -1,4 +1,4 @@
-"""The same command on a cluster of this machine: the rows of the serial engine, whatever happens to the workers."""
+"""The Ray engine on this machine gives the rows of the serial engine, whatever happens to its workers."""
 
 import json
 import os
@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from cluster_models import POISON
 from processes import alive, below, environment, listening
-from run_folders import ENVIRONMENT, call, command, content, data, scratch
+from run_folders import ENVIRONMENT, call, command, content, data, temporary_files
 
 from marginattack.errors import InputError
 from marginattack.runs.engines import ray_start, worker
-from marginattack.runs.engines.ray import Cluster, Crew, _cause
+from marginattack.runs.engines.ray import Cluster, WorkerPool, _last_line
 from marginattack.runs.engines.worker import Worker
 from marginattack.runs.job import open_job
 from marginattack.runs.settings import Settings, read_settings
-from marginattack.storage.run_folder import Store
+from marginattack.storage.run_folder import Part, RunFolder
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
 
@@ -37,7 +37,8 @@ def on_cluster(folder: Path, out: Path, model: str, *more: str) -> list[str]:
 
 
 def environ(**more: str) -> dict[str, str]:
-    path = os.pathsep.join([str(MODELS.parent), str(MODELS.parents[1])])
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join([str(MODELS.parent), str(MODELS.parents[1]), *inherited])
     return {**ENVIRONMENT, "PYTHONPATH": path, **more}
 
 
@@ -45,7 +46,7 @@ def run(arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False, env=environ(**more))
 
 
-def test_a_lost_worker_and_a_poisoned_shard_cost_nothing_but_that_shard(tmp_path: Path) -> None:
+def test_lost_worker_and_failing_shard_cost_only_that_shard(tmp_path: Path) -> None:
     file = data(tmp_path / "data-64.npz")
     arrays = dict(np.load(file))
     arrays["x"][41, 0, 0, 0] = POISON  # in shard 5
@@ -59,27 +60,27 @@ def test_a_lost_worker_and_a_poisoned_shard_cost_nothing_but_that_shard(tmp_path
     assert (tmp_path / "died").exists()
     assert "grave: shards-set-aside (16 of 128)" in result.stderr
     assert "marginattack linf shard 5 (" in result.stderr
-    assert "these pixels cannot be borne" in result.stderr
-    manifest = Store(tmp_path / "run").manifest
-    named = [(each["shard"], each["attack"], each["norm"]) for each in manifest["set_aside"]]
+    assert "these pixels are poisoned" in result.stderr
+    manifest = RunFolder(tmp_path / "run").manifest
+    named = [(each["shard"], each["attack"], each["norm"]) for each in manifest["failed_shards"]]
     assert sorted(named) == [(5, "marginattack", "l2"), (5, "marginattack", "linf")]
     assert manifest["finished"] is None
     assert manifest["sessions"][-1]["retried"] == 5  # two shards twice, and what the dead worker had
 
     poisoned.unlink()
-    result = run([word for word in arguments if word not in RAY], **marks)  # any engine goes on with any folder
+    result = run([word for word in arguments if word not in RAY], **marks)  # any engine resumes any folder
     assert result.returncode == 0, result.stderr
     assert call(command(tmp_path, tmp_path / "serial")).returncode == 0
     found, expected = content(tmp_path / "run"), content(tmp_path / "serial")
     assert found == expected
-    assert scratch(tmp_path / "run") == []
-    manifest = Store(tmp_path / "run").manifest
-    assert manifest["set_aside"] == []
+    assert temporary_files(tmp_path / "run") == []
+    manifest = RunFolder(tmp_path / "run").manifest
+    assert manifest["failed_shards"] == []
     assert manifest["verified"]["rows"] == 128
     assert manifest["verified"]["failed"] == 0
 
 
-def test_an_interrupt_ends_with_130_on_loopback_with_a_token_and_leaves_no_process(tmp_path: Path) -> None:
+def test_interrupt_ends_with_130_and_leaves_no_process_and_all_is_on_loopback_with_a_token(tmp_path: Path) -> None:
     arguments = on_cluster(tmp_path, tmp_path / "run", "slow")
     elsewhere = environ(RAY_ADDRESS="127.0.0.1:1")  # Ray's own default is no --address
     process = subprocess.Popen(arguments, env=elsewhere, stderr=subprocess.PIPE, text=True)
@@ -97,50 +98,48 @@ def test_an_interrupt_ends_with_130_on_loopback_with_a_token_and_leaves_no_proce
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "marginattack: interrupted; the same command goes on\n"
+    assert errors == "marginattack: Interrupted. Run the same command again to resume.\n"
     gone(started)
-    assert scratch(tmp_path / "run") == []
+    assert temporary_files(tmp_path / "run") == []
     shards = len(list(tmp_path.glob("run/margins/*/*.parquet")))
     assert 1 <= shards < 16
 
 
 def gone(started: set[int], seconds: float = 15) -> None:
-    """All of these processes end, soon."""
+    """Wait until all of these processes have ended."""
     until = time.monotonic() + seconds
     while started & alive().keys() and time.monotonic() < until:
         time.sleep(0.1)
     assert not started & alive().keys()
 
 
-def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_refuses_another_run_than_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where a worker goes
     flags = {"model": f"{MODELS.parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "data.npz", 8))}
     settings = read_settings(None, [], flags)
     job = open_job(settings)
     identity, about = job.identity(), {**job.about(), "started": "then"}
     (tmp_path / "run").mkdir()
-    Store.begin(tmp_path / "run", identity, about)
+    RunFolder.create_or_resume(tmp_path / "run", identity, about)
     there = str(tmp_path / "run")
 
-    def opened(out: str, identity: dict[str, Any], started: str) -> Any:
+    def open_worker(out: str, identity: dict[str, Any], started: str) -> Any:
         return Worker(settings.model_dump_json(), out, str(tmp_path), json.dumps(identity), started).open()
 
-    assert opened(there, identity, "then")["pid"] == os.getpid()
+    assert open_worker(there, identity, "then")["pid"] == os.getpid()
     other = {**identity, "model": {**identity["model"], "digest": "0"}}
-    with pytest.raises(InputError, match=r"cannot take part: it opens another model or other data .model.digest was"):
-        opened(there, other, "then")
+    with pytest.raises(InputError, match=r"cannot join: it opens another model or other data .model.digest was"):
+        open_worker(there, other, "then")
     with pytest.raises(InputError, match=r"it does not see the run in .* .another run is there"):
-        opened(there, identity, "now")
+        open_worker(there, identity, "now")
     with pytest.raises(InputError, match=r"it does not see the run in .*: give --out on a shared file system"):
-        opened(str(tmp_path / "hidden"), identity, "then")
+        open_worker(str(tmp_path / "hidden"), identity, "then")
 
     late = Worker(settings.model_dump_json(), there, str(tmp_path), json.dumps(identity), "then")
     late.open()
-    Store(there).update(started="later")  # another driver found no shard and began anew
-    with pytest.raises(InputError, match="another run is there"):
-        late.measure(0, "race", "l2", 64)
+    RunFolder(there).update_manifest(started="later")  # another driver found no shard and started anew
+    with pytest.raises(InputError, match="was started anew by another process"):
+        late.measure(0, Part("race", "l2"), 64)
     assert not list((tmp_path / "run").glob("margins/*/*"))
 
     def without_torchvision(settings: Settings) -> Any:
@@ -148,57 +147,57 @@ def test_a_worker_refuses_what_is_not_the_run_that_the_driver_means(
 
     monkeypatch.setattr(worker, "open_job", without_torchvision)
     with pytest.raises(
-        InputError, match=rf"the worker on {socket.gethostname()} cannot take part: ImportError: No module named"
+        InputError, match=rf"the worker on {socket.gethostname()} cannot join: ImportError: No module named"
     ):
-        opened(there, identity, "later")
+        open_worker(there, identity, "later")
 
 
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (["--workers", "2"], "--workers 2 is for a cluster: add --engine ray"),
-        (["--engine", "slurm"], "no engine is named 'slurm': choose from serial, ray"),
+        (["--workers", "2"], "--workers 2 needs a Ray cluster: add --engine ray"),
+        (["--engine", "slurm"], "no engine named 'slurm': choose from serial, ray"),
         (["--engine", "ray", "--gpus-per-worker", "1", "--device", "cpu"], "this machine has no GPU"),
         (["--engine", "ray", "--device", "cuda:1"], "cuda:1"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "at --address 127.0.0.1:1: [Errno 111] Connection refused"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path, more: list[str], named: str) -> None:
+def test_contradictory_options_are_refused_in_one_line(tmp_path: Path, more: list[str], named: str) -> None:
     result = call(command(tmp_path, tmp_path / "run", *more))
     assert result.returncode == 2
     assert named in result.stderr
     assert result.stderr.count("\n") == 1
 
 
-def test_no_more_gpus_are_promised_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_gpus_than_the_machine_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    with pytest.raises(InputError, match="--gpus-per-worker 1 for 3 workers: this machine has 2 GPUs; share one"):
-        ray_start._begin(None, "", 3, None, None)
+    with pytest.raises(InputError, match="--gpus-per-worker 1 for 3 workers: this machine has 2 GPUs; share a GPU"):
+        ray_start._start_cluster(None, "", 3, None, None)
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cuda"), (0.0, "cpu")])
-def test_workers_are_told_whether_they_have_a_gpu(tmp_path: Path, gpus: float, device: str) -> None:
+def test_workers_use_the_device_that_ray_gives_them(tmp_path: Path, gpus: float, device: str) -> None:
     flags = {"model": f"{MODELS.parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "data.npz", 8))}
     job = open_job(read_settings(None, [], flags))
     (tmp_path / "run").mkdir()
-    store = Store.begin(tmp_path / "run", job.identity(), job.about())
+    store = RunFolder.create_or_resume(tmp_path / "run", job.identity(), job.about())
     ray = Mock()
-    Crew(ray, Cluster(), job, store, 1, gpus)
+    WorkerPool(ray, Cluster(), job, store, 1, gpus)
     settings = ray.remote.return_value.return_value.remote.call_args.args[0]
     assert json.loads(settings)["device"] == device
 
 
-def test_why_a_worker_was_lost_is_what_ray_says_last() -> None:
+def test_cause_of_a_lost_worker_is_the_last_line_of_rays_message() -> None:
     story = (
         "The actor died because of an error raised in its creation task\n"
         + 9 * "  File ...\n"
         + "\nImportError: no torch\n"
     )
-    assert _cause(RuntimeError(story)) == "ImportError: no torch"
-    assert _cause(RuntimeError("The actor is unavailable.")) == "The actor is unavailable."
+    assert _last_line(RuntimeError(story)) == "ImportError: no torch"
+    assert _last_line(RuntimeError("The actor is unavailable.")) == "The actor is unavailable."
 
 
-def test_progress_says_how_the_workers_are() -> None:
+def test_progress_note_counts_workers_and_retries() -> None:
     cluster = Cluster(workers=3)
     cluster.alive, cluster.retried = 1, 0
     assert cluster.note() == "1 worker"

@@ -1,4 +1,4 @@
-"""The cost model agrees with its simulation, and the docs say what was measured."""
+"""The cost model agrees with its simulation, and the docs quote the measurements."""
 
 import importlib
 import json
@@ -19,19 +19,19 @@ def scale(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.parametrize("workers", [1, 7, 100, 1000])
 @pytest.mark.parametrize("failures", [0.0, 1 / 3600])
-def test_the_model_is_near_the_simulation(scale: ModuleType, workers: int, failures: float) -> None:
+def test_model_is_near_the_simulation(scale: ModuleType, workers: int, failures: float) -> None:
     about = {"overhead": 0.01, "start": 30.0, "spread": 0.3, "failures": failures, "again": 60.0}
-    found = [scale.simulated(workers, 20 * workers, 10.0, seed=seed, **about) for seed in range(10)]
-    assert scale.modelled(workers, 20 * workers, 10.0, **about) == pytest.approx(statistics.mean(found), rel=0.06)
+    found = [scale.simulate(workers, 20 * workers, 10.0, seed=seed, **about) for seed in range(10)]
+    assert scale.predict(workers, 20 * workers, 10.0, **about) == pytest.approx(statistics.mean(found), rel=0.06)
 
 
-def test_the_simulation_is_exact_where_nothing_is_left_to_chance(scale: ModuleType) -> None:
+def test_simulation_without_randomness_is_exact(scale: ModuleType) -> None:
     still = {"spread": 0.0, "failures": 0.0, "again": 0.0}
-    assert scale.simulated(1, 10, 2.0, overhead=0.5, start=3.0, **still) == pytest.approx(3 + 10 * 2.5)
-    assert scale.simulated(4, 10, 2.0, overhead=0.0, start=0.0, **still) == pytest.approx(6.0)  # 4 + 4 + 2
+    assert scale.simulate(1, 10, 2.0, overhead=0.5, start=3.0, **still) == pytest.approx(3 + 10 * 2.5)
+    assert scale.simulate(4, 10, 2.0, overhead=0.0, start=0.0, **still) == pytest.approx(6.0)  # 4 + 4 + 2
 
 
-def test_the_record_meets_its_bars_and_the_page_shows_it(scale: ModuleType) -> None:
+def test_record_meets_its_bounds_and_the_page_shows_it(scale: ModuleType) -> None:
     numbers = json.loads((ROOT / "benchmarks/records/scale.json").read_text())["numbers"]
     assert numbers["measured"]["overhead_ms"] <= 10
     assert statistics.median(numbers["measured"]["speedup"]) >= 1.8

@@ -1,6 +1,7 @@
 """Checks of the kernels against the plain formulas on the CPU, for a GPU or, as a script, for Triton's interpreter."""
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import standins
@@ -39,7 +40,7 @@ def check_onto_plane(norm: Norm, d: int, device: str, dtype: torch.dtype = torch
     x, g, r = torch.rand(6, d, dtype=dtype), torch.randn(6, d, dtype=dtype), torch.randn(6, 1, dtype=dtype)
     g[1], g[2, ::2], r[3], r[4], r[5] = 0, 0, 0, 1e6, 0.4 * g[5].abs().sum()  # flat, sparse, there, too far, far
     for box, there in boxes(d, device, dtype):
-        found = kernels_of(norm).onto_plane(*(each.to(device) for each in (x, g, r)), there)
+        found = kernels_of(norm).onto_plane(x.to(device), g.to(device), r.to(device), there)
         check_close(found, norm.onto_plane(x, g, r, box))
 
 
@@ -53,7 +54,8 @@ def check_descend(norm: Norm, d: int, device: str) -> None:
         for box, there in boxes(d, device):
             tensors = (x, v, ball, rows, c, g, x0)
             expected = descend(norm, *tensors, box, memory=0.25, growth=0.5)
-            after = kernels_of(norm).descend(*(each.to(device) for each in tensors), there, memory=0.25, growth=0.5)
+            arguments: list[Any] = [*(each.to(device) for each in tensors), there]
+            after = kernels_of(norm).descend(*arguments, memory=0.25, growth=0.5)
             for a, b in zip(after, expected, strict=True):
                 check_close(a, b)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.attacks import ATTACKS, Attack, MarginAttack, Race
-from marginattack.attacks.marginattack import Slide
+from marginattack.attacks.marginattack import TangentProjection
 from marginattack.attacks.race import scheduling
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
@@ -134,11 +134,11 @@ def test_a_step_with_a_state_is_run_eagerly_and_may_deactivate_samples(graphs_ma
 
 
 def test_a_step_of_another_class_is_run_eagerly(graphs_made: list[StandInGraph]) -> None:
-    class Own(Slide):
+    class Own(TangentProjection):
         pass
 
     own, session = solve(MarginAttack(projection=Own()), "l2", captured=True)
-    slide, _ = solve(MarginAttack(projection=Slide()), "l2", captured=True)
+    slide, _ = solve(MarginAttack(projection=TangentProjection()), "l2", captured=True)
     assert not session.graphs.why_not
     assert own.incumbent.distance.equal(slide.incumbent.distance)
 

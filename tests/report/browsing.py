@@ -1,4 +1,4 @@
-"""A page opened in a browser, and how its charts are asked."""
+"""Open a page in a browser and query its charts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,19 +12,19 @@ VIEW = "[...report.views.values()].find(v => v.norm === '{norm}' && v.chart === 
 
 
 @contextmanager
-def opened(browser: "Browser", path: Path, *, width: int = 1600, scheme: str = "light") -> Iterator["Page"]:
-    """The page with every chart drawn; at the end, nothing may have left it or gone wrong."""
+def open_page(browser: "Browser", path: Path, *, width: int = 1600, scheme: str = "light") -> Iterator["Page"]:
+    """Open a page and wait for its charts; on exit, fail if it logged anything or requested anything remote."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
-    said, asked = [], []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    messages, requests = [], []
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
     page.goto(path.as_uri())
-    page.evaluate("report.drawn")
+    page.evaluate("report.ready")
     yield page
-    assert said == []
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert messages == []
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
     context.close()
 
 

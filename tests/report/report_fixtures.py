@@ -1,4 +1,4 @@
-"""Runs and pages that the tests share, and a browser to open them in."""
+"""Runs, pages and a browser that the tests share."""
 
 import shutil
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from runs import HOSTILE, made_up_run, note, real_run
+from runs import HOSTILE, add_finding, made_up_run, real_run
 
 from marginattack.report import write_report
 
@@ -26,7 +26,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator["Browser"]:
-    """Chromium, offline as far as the pages are concerned: every request is looked at."""
+    """Chromium; ``open_page`` checks that pages request nothing."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if shutil.which(CHROMIUM) is None:
         pytest.skip(f"{CHROMIUM} is not installed")
@@ -50,17 +50,17 @@ def two_runs_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one = made_up_run(folder / "one", 300, model="plain", seed=1)
     both = ("marginattack", "deepfool")
     two = made_up_run(folder / "two", 300, model="trained", seed=2, scale=1.6, attacks=both, shard=100, leave_out=1)
-    note(one, grade="grave", code="probabilities", seen="rows sum to 1")
+    add_finding(one, grade="grave", code="probabilities", seen="rows sum to 1")
     write_report([one, two], folder / "report.html")
     return folder / "report.html"
 
 
 @pytest.fixture(scope="session")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Markup wherever a user's text can stand."""
+    """A run with markup in every text that a user controls."""
     folder = tmp_path_factory.mktemp("hostile")
     run = made_up_run(folder / "<b>run</b>", 200, classes=HOSTILE, model="<script>window.pwned = 4</script>")
-    note(run, seen="<script>window.pwned = 5</script>", code="<i>")
+    add_finding(run, seen="<script>window.pwned = 5</script>", code="<i>")
     write_report([run], folder / "report.html")
     return folder / "report.html"
 

@@ -1,4 +1,4 @@
-"""Run folders to report on: a real one on bundled digits, and made-up ones of any size."""
+"""Run folders to report on: a measured one of bundled digits, and made-up ones of any size."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from marginattack.core.norms import NORMS
-from marginattack.storage.run_folder import Part, Store
+from marginattack.storage.run_folder import Part, RunFolder
 
 ATTACK = "MarginAttack(moves=200)"
 
-# class names that would do something, were they not escaped
+# class names that would run or render if they were not escaped
 HOSTILE = [
     "<script>window.pwned = 1</script>", "</script><script>window.pwned = 2</script>",
     "<img src=x onerror='window.pwned = 3'>", "\"><b>bold</b>", "{{ 7 * 7 }}", "<!-- -->", "&amp;", "ship",
@@ -22,7 +21,7 @@ HOSTILE = [
 
 
 def real_run(path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str, ...] = ("l2", "linf")) -> Path:
-    """Bundled digits on the bundled network, measured as the command line would."""
+    """Measure bundled digits with the bundled network, as the command line does."""
     from marginattack.runs.run import run
     from marginattack.runs.settings import Settings
 
@@ -30,7 +29,9 @@ def real_run(path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str,
         "model": "zoo:mnist-cnn", "data": {"source": "samples:mnist", "limit": digits}, "norms": list(norms),
         "attacks": ["marginattack"], "attack": {"marginattack": {"moves": moves}}, "batch": 64,
     }  # fmt: skip
-    run(Settings.model_validate(settings), path, progress=_silent, tell=lambda finding: None, despite=True)
+    run(
+        Settings.model_validate(settings), path, progress=_silent, on_finding=lambda finding: None, ignore_findings=True
+    )
     return path
 
 
@@ -44,7 +45,7 @@ def made_up_run(
     classes: list[str] | int = 10, shape: tuple[int, ...] = (1, 8, 8), shard: int = 512, model: str = "made.py:up",
     seed: int = 0, scale: float = 1.0, leave_out: int = 0, **change: Any,
 ) -> Path:  # fmt: skip
-    """A finished run of n samples that nothing measured. The last ``leave_out`` shards of each part are not there."""
+    """Write a run with n random results, without the last ``leave_out`` shards of each part."""
     names = classes if isinstance(classes, list) else None
     number = len(classes) if isinstance(classes, list) else classes
     parts = [Part(attack, norm) for attack in attacks for norm in norms]
@@ -61,7 +62,7 @@ def made_up_run(
         **change,
     }  # fmt: skip
     path.mkdir(parents=True, exist_ok=True)
-    store = Store.begin(path, {"seed": seed, "model": model}, about)
+    store = RunFolder.create_or_resume(path, {"seed": seed, "model": model}, about)
     for part in parts:
         for number_, places in list(enumerate(store.shards))[: len(store.shards) - leave_out]:
             columns, images = _shard(part, places, number, shape, seed, scale)
@@ -73,7 +74,7 @@ def made_up_run(
 def _shard(
     part: Part, places: range, classes: int, shape: tuple[int, ...], seed: int, scale: float
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    same = np.random.default_rng([places[0]])  # of the data: the same in every run
+    same = np.random.default_rng([places[0]])  # the data are the same in every run
     n = len(places)
     label = same.integers(0, classes, n)
     images = torch.from_numpy((same.random((n, *shape)) > 0.8).astype(np.float32))
@@ -88,17 +89,17 @@ def _shard(
         "id": np.arange(places[0], places[0] + n), "input": [f"{place:016x}" for place in places], "label": label,
         "prediction": np.where(right, label, to), "confidence": 1 - 0.5 * 10 ** -(3 * distance.clip(max=3) / unit),
         "target": np.full(n, -1), "adversarial_label": to, "distance": distance, "success": np.isfinite(distance),
-        "rejected": np.zeros(n, bool), "forwards": np.full(n, 205), "backwards": np.full(n, 209), "distance_at_90pct": distance,
+        "rejected": np.zeros(n, bool), "forwards": np.full(n, 205), "backwards": np.full(n, 209),
+        "distance_at_90pct": distance,
     }  # fmt: skip
-    assert part.norm in NORMS
     return columns, {"original": images, "adversarial": (images + change).clamp(0, 1)}
 
 
-def note(path: Path, **finding: Any) -> None:
-    """Store one finding of the diagnosis."""
-    known: Mapping[str, Any] = {
+def add_finding(path: Path, **finding: Any) -> None:
+    """Add a finding of the diagnosis to a run."""
+    default: Mapping[str, Any] = {
         "code": "not-converged", "grade": "warning", "seen": "it was still falling", "samples": 3, "of": 9,
         "meaning": "margins may be too large", "advice": "raise the budget",
     }  # fmt: skip
-    store = Store(path)
-    store.note([*store.findings, {**known, **finding}])
+    store = RunFolder(path)
+    store.save_findings([*store.findings, {**default, **finding}])

@@ -1,4 +1,4 @@
-"""The charts are valid, told apart without colour, and written as files that other programs read."""
+"""Charts are valid and readable without colour; figures and tables are files that other programs read."""
 
 import csv
 import xml.etree.ElementTree as ElementTree
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from runs import made_up_run
 
-from marginattack.report import summary, write_figures
-from marginattack.report.bundle import vega_lite
-from marginattack.report.charts import PLOTS, drawn
-from marginattack.report.datasets import views
-from marginattack.report.look import DASHES, GREY, PALETTE, THEMES
-from marginattack.report.trace_charts import MOVES
+from marginattack.report import write_figures
+from marginattack.report.charts import MOVES, PLOTS, plots_with_data
+from marginattack.report.datasets import build_views
+from marginattack.report.series import group_by_norm, read_runs
+from marginattack.report.theme import DASHES, GREY, PALETTE, THEMES
+from marginattack.report.vega import vega_lite_version
 
 pytest_plugins = ["report_fixtures"]
 
@@ -20,21 +20,24 @@ pytest_plugins = ["report_fixtures"]
 def test_specs_are_valid(real: Path) -> None:
     import vl_convert
 
-    (view, *_) = views(summary.by_norm(summary.read([real])))
+    (view, *_) = build_views(group_by_norm(read_runs([real])))
     for plot in PLOTS:
-        assert drawn(view, plot)
-        plot.make(view).to_dict(validate=True)
-        spec = {**plot.spec(view), "datasets": {view.named(name): view.datasets[name].rows() for name in plot.datasets}}
-        assert vl_convert.vegalite_to_vega(spec, vl_version=vega_lite())["marks"]
+        assert plot in plots_with_data(view)
+        plot.to_spec(view, validate=True)
+        spec = {
+            **plot.to_spec(view),
+            "datasets": {view.dataset_name(name): view.datasets[name].rows() for name in plot.datasets},
+        }
+        assert vl_convert.vegalite_to_vega(spec, vl_version=vega_lite_version())["marks"]
 
 
 def test_names_are_data_and_never_expressions(tmp_path: Path) -> None:
-    """What users call their classes and models stands in no spec, but in the domains of scales and in parameters."""
+    """In a spec, names of classes and models are only in domains of scales and values of parameters."""
     name = "'] + alert(1) + ['"
     run = made_up_run(tmp_path / "run", 200, classes=[name, "b", "c"], model=name)
-    for view in views(summary.by_norm(summary.read([run]))):
+    for view in build_views(group_by_norm(read_runs([run]))):
         for plot in PLOTS:
-            spec = plot.spec(view)
+            spec = plot.to_spec(view)
             found = [where for where in _strings(spec) if name in where[1]]
             assert all(path[-2] in ("domain", "params") or path[-1] == "value" for path, _ in found), found
 
@@ -46,7 +49,7 @@ def _strings(tree: object, path: tuple[object, ...] = ()) -> list[tuple[tuple[ob
     return [found for key, value in items for found in _strings(value, (*path, key))]
 
 
-def test_colours_stand_out_on_both_grounds_and_are_not_alone() -> None:
+def test_colours_have_contrast_in_both_themes_and_series_differ_in_more_than_colour() -> None:
     for theme in THEMES.values():
         for colour in (*PALETTE, GREY):
             assert contrast(colour, theme[3]) >= 3, (colour, theme)
@@ -73,7 +76,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in write_figures(run, folder / "out")}
 
 
-def test_figures_are_what_their_names_say(written: dict[str, bytes]) -> None:
+def test_figures_have_the_format_of_their_suffix(written: dict[str, bytes]) -> None:
     kinds = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG"}
     plots = [plot.name for plot in PLOTS if "trace" not in plot.datasets]  # this run has no traces
     for plot in plots:

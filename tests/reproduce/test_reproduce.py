@@ -1,4 +1,4 @@
-"""Small versions of the paper's experiments: they check the order of the attacks, not the values."""
+"""Small versions of the paper's experiments: they check the ranking of the attacks, not the values."""
 
 import json
 from dataclasses import replace
@@ -15,126 +15,128 @@ from marginattack.attacks import FGSM, PGD, CarliniWagner, DeepFool
 from marginattack.attacks.presets import preset
 from marginattack.cli import app
 from marginattack.errors import InputError
-from marginattack.reproduce import EXPERIMENTS, ablations, challenge, convergence, experiments, tables, timing
-from marginattack.reproduce.rows import Kept, Outcome, Piece, Row, complete, plain, searches
-from marginattack.reproduce.show import SHOW
-from marginattack.reproduce.subjects import Subject, subject
+from marginattack.reproduce import EXPERIMENTS, ablations, challenge, convergence, experiments, success_rates, timing
+from marginattack.reproduce.models_under_test import ModelUnderTest, load_model_under_test
+from marginattack.reproduce.runner import Batch, Outcome, attack_row, load_outcomes, run_cw, run_row
 
 
 @pytest.fixture(scope="module")
-def mnist() -> Subject:
-    return subject("mnist")
+def mnist() -> ModelUnderTest:
+    return load_model_under_test("mnist")
 
 
-def piece(where: Subject, n: int) -> Piece:
-    def nothing(name: str) -> Outcome:
+def first_images(test: ModelUnderTest, n: int) -> Batch:
+    def no_outcome(name: str) -> Outcome:
         raise AssertionError(name)
 
-    return Piece(
-        model=where.model, images=where.images[:n], labels=where.labels[:n], ids=list(range(n)), before=nothing
-    )  # fmt: skip
+    images, labels = test.images[:n], test.labels[:n]
+    return Batch(model=test.model, images=images, labels=labels, ids=list(range(n)), outcome_of=no_outcome)
 
 
-def median(piece: Piece, attack: Any, norm: str) -> float:
-    return float(np.median(piece.measured(attack, norm).distance))
+def median(batch: Batch, attack: Any, norm: str) -> float:
+    return float(np.median(batch.measure(attack, norm).distance))
 
 
-def test_cw_in_stages_is_cw_with_each_number_of_searches(mnist: Subject) -> None:
-    some = piece(mnist, 3)
+def test_resumed_cw_is_cw_with_each_number_of_searches(mnist: ModelUnderTest) -> None:
+    batch = first_images(mnist, 3)
     cw = CarliniWagner(searches=3, steps=30, rate=0.1, initial=1.0)
-    staged = searches(cw, (1, 3), ("one", "three"))(some)
+    resumed = run_cw(cw, {1: "one", 3: "three"})(batch)
     for name, number in (("one", 1), ("three", 3)):
-        whole = some.measured(replace(cw, searches=number), "l2")
-        assert staged[name].distance == whole.distance
-        assert staged[name].passes == whole.passes
-    assert f"searches={1}," in staged["one"].settings
+        single_run = batch.measure(replace(cw, searches=number), "l2")
+        assert resumed[name].distance == single_run.distance
+        assert resumed[name].passes == single_run.passes
+    assert "searches=1," in resumed["one"].settings
 
 
-def test_margins_come_in_the_papers_order_in_l2(mnist: Subject) -> None:
-    some = piece(mnist, 8)
-    ours = median(some, replace(preset("mnist-l2"), restarts=1, radius=0.0, moves=60, closing=6), "l2")
-    assert ours < median(some, DeepFool(), "l2")
-    assert ours < median(some, CarliniWagner(searches=3, steps=60, rate=0.05, initial=1e-2), "l2")
+def test_attacks_rank_as_in_the_paper_in_l2(mnist: ModelUnderTest) -> None:
+    batch = first_images(mnist, 8)
+    ours = median(batch, replace(preset("mnist-l2"), restarts=1, radius=0.0, moves=60, closing=6), "l2")
+    assert ours < median(batch, DeepFool(), "l2")
+    assert ours < median(batch, CarliniWagner(searches=3, steps=60, rate=0.05, initial=1e-2), "l2")
 
 
-def test_margins_come_in_the_papers_order_in_linf(mnist: Subject) -> None:
-    some = piece(mnist, 8)
-    ours = some.measured(ma.MarginAttack(moves=60, closing=6), "linf").distance
-    assert np.median(ours) < median(some, FGSM(), "linf")
-    for level in tables.levels("mnist", "linf"):
-        pgd = some.measured(PGD(eps=level, steps=30, step=0.01, relative=False), "linf").distance
-        assert tables.hits(np.array(ours), level) >= tables.hits(np.array(pgd), level)
+def test_attacks_rank_as_in_the_paper_in_linf(mnist: ModelUnderTest) -> None:
+    batch = first_images(mnist, 8)
+    ours = batch.measure(ma.MarginAttack(moves=60, closing=6), "linf").distance
+    assert np.median(ours) < median(batch, FGSM(), "linf")
+    for level in success_rates.levels("mnist", "linf"):
+        pgd = batch.measure(PGD(eps=level, steps=30, step=0.01, relative=False), "linf").distance
+        assert success_rates.count_hits(np.array(ours), level) >= success_rates.count_hits(np.array(pgd), level)
 
 
 def test_cifar_margins_are_below_deepfools() -> None:
-    some = piece(subject("cifar10"), 3)
+    batch = first_images(load_model_under_test("cifar10"), 3)
     ours = replace(preset("cifar10-l2"), restarts=1, radius=0.0, moves=40, closing=4, scans=1)
-    assert median(some, ours, "l2") < median(some, DeepFool(), "l2")
+    assert median(batch, ours, "l2") < median(batch, DeepFool(), "l2")
 
 
-def test_a_row_goes_on_where_it_was_left_and_gives_the_same(mnist: Subject, tmp_path: Path) -> None:
-    row = Row(name="l2 a, b", subject="mnist", n=5, batch=2, run=plain("l2 a, b", DeepFool(steps=3), "l2"))
-    kept, lines = Kept(tmp_path), list[str]()
-    where = (mnist.model, mnist.images, mnist.labels)
-    assert complete(row, kept, *where, limit=0.0, say=lines.append)
-    assert len(kept.load(row.name)[row.name].distance) == 2
-    assert complete(row, kept, *where, say=lines.append)
-    whole = piece(mnist, 5).measured(DeepFool(steps=3), "l2")
-    assert kept.load(row.name)[row.name].distance == pytest.approx(whole.distance, rel=1e-4)
-    assert not complete(row, kept, *where)
+def test_an_interrupted_row_resumes_with_the_same_result(mnist: ModelUnderTest, tmp_path: Path) -> None:
+    row = attack_row("l2 a, b", DeepFool(steps=3), "l2", model="mnist", n=5, batch_size=2)
+    lines = list[str]()
+    assert run_row(row, tmp_path, mnist, limit=0.0, log=lines.append)
+    assert len(load_outcomes(tmp_path, row.name)[row.name].distance) == 2
+    assert run_row(row, tmp_path, mnist, log=lines.append)
+    at_once = first_images(mnist, 5).measure(DeepFool(steps=3), "l2")
+    assert load_outcomes(tmp_path, row.name)[row.name].distance == pytest.approx(at_once.distance, rel=1e-4)
+    assert not run_row(row, tmp_path, mnist)
     assert lines[-1].startswith("l2 a, b: 5 of 5")
 
 
-def test_a_row_whose_settings_changed_tells_both() -> None:
+def test_a_row_whose_settings_changed_states_both() -> None:
     row = Outcome(settings="A(), searched in tf32", distance=[1.0])
     for settings in ("A(), searched in tf32", "A()", "A()"):
-        row.add(Outcome(settings=settings, distance=[2.0]))
+        row.extend(Outcome(settings=settings, distance=[2.0]))
     assert row.settings == "A(), searched in tf32; then A()"
     assert row.distance == [1.0, 2.0, 2.0, 2.0]
 
 
-def test_pgd_counts_what_it_fooled_within_less_and_needs_the_margins(mnist: Subject, tmp_path: Path) -> None:
-    row = next(row for row in tables.rows("mnist", quick=True) if row.name == "linf PGD")
+def test_pgd_needs_the_margins_and_attacks_at_every_level(mnist: ModelUnderTest, tmp_path: Path) -> None:
+    row = next(row for row in success_rates.rows("mnist", quick=True) if row.name == "linf PGD")
     with pytest.raises(InputError, match="needs the margins of linf MarginAttack"):
-        complete(row, Kept(tmp_path), mnist.model, mnist.images[:2], mnist.labels[:2])
+        run_row(row, tmp_path, replace(mnist, images=mnist.images[:2], labels=mnist.labels[:2]))
     ours = Outcome(settings="", distance=[0.05, 0.15])
-    run = row.run(replace(piece(mnist, 2), before=lambda name: ours))["linf PGD"]
-    assert run.extra["levels"] == sorted({*tables.levels("mnist", "linf"), 0.05})
+    run = row.run(replace(first_images(mnist, 2), outcome_of=lambda name: ours))["linf PGD"]
+    assert run.extra["levels"] == sorted({*success_rates.levels("mnist", "linf"), 0.05})
     found = [d for d in run.distance if np.isfinite(d)]
-    assert all(d <= max(run.extra["levels"]) * (1 + tables.HAIR) for d in found)
+    assert all(d <= max(run.extra["levels"]) * (1 + success_rates.TOLERANCE) for d in found)
 
 
-def test_formulas_as_printed_are_worse(mnist: Subject) -> None:
-    some = piece(mnist, 6)
-    for norm, wrong in (("l2", ablations.SlideAsPrinted()), ("linf", ablations.ShrinkAsPrinted(b=0.1))):
+def test_formulas_as_printed_are_worse(mnist: ModelUnderTest) -> None:
+    batch = first_images(mnist, 6)
+    for norm, wrong in (
+        ("l2", ablations.TangentProjectionAsPrinted()),
+        ("linf", ablations.BallProjectionAsPrinted(b=0.1)),
+    ):
         right = replace(preset(f"mnist-{norm}"), restarts=1, radius=0.0, moves=60, closing=10, scans=1)
-        assert 1.05 * median(some, right, norm) < median(some, replace(right, projection=wrong), norm)
+        assert 1.05 * median(batch, right, norm) < median(batch, replace(right, projection=wrong), norm)
 
 
-def test_slide_with_its_sign_mended_is_slide_where_no_wall_is_near() -> None:
+def test_eq_8_with_its_sign_corrected_is_slide_far_from_the_box() -> None:
     torch.manual_seed(0)
     model, x = torch.nn.Linear(6, 3), torch.full((4, 6), 0.5)
     y = model(x).argmax(1)
     ours = replace(preset("mnist-l2"), restarts=1, radius=0.0, scans=0, moves=20, closing=2)
     a = ma.measure(model, x, y, "l2", attack=ours).distance
-    b = ma.measure(model, x, y, "l2", attack=replace(ours, projection=ablations.SlideAsPrinted(sign=-1.0))).distance
+    b = ma.measure(
+        model, x, y, "l2", attack=replace(ours, projection=ablations.TangentProjectionAsPrinted(sign=-1.0))
+    ).distance
     assert torch.allclose(a, b, rtol=1e-3)
 
 
-def test_every_experiment_runs_shows_and_summarises_what_there_is(
-    mnist: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_experiment_runs_and_formats_the_outcomes_so_far(
+    mnist: ModelUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def small(name: str, files: object, device: str) -> Subject:
+    def two_images(name: str, files: object, device: str) -> ModelUnderTest:
         return replace(mnist, images=mnist.images[:2], labels=mnist.labels[:2])
 
-    monkeypatch.setattr(experiments, "subject", small)
+    monkeypatch.setattr(experiments, "load_model_under_test", two_images)
     chosen = {"mnist": ["l2 DeepFool", "linf FGSM"], "challenge": ["PGD, cross"],
               "timing": ["mnist DeepFool", "mnist CW"], "convergence": ["mnist l2 5 ", "mnist l2 10 "],
               "ablations": ["l2 target scans: 0"]}  # fmt: skip
     for name, rows in chosen.items():
-        record = experiments.reproduce(name, tmp_path, quick=True, only=rows, say=lambda line: None)
+        record = experiments.reproduce(name, tmp_path, quick=True, only=rows, log=lambda line: None)
         assert json.loads((tmp_path / f"{name}-quick.json").read_text()) == record
-        text = "\n".join(SHOW[name](record["numbers"]))
+        text = "\n".join(EXPERIMENTS[name].markdown(record["numbers"]))
         assert ("|" in text) == (name != "mnist")  # its table needs MarginAttack's quantiles
         assert "not run yet" in text or name in ("convergence", "ablations")
         if name == "timing":
@@ -142,18 +144,17 @@ def test_every_experiment_runs_shows_and_summarises_what_there_is(
             assert [spent[f"CW {number}{timing.END}"] for number in (3, 5, 10)] == [300, 500, 1000]
             assert spent["CW 10"] < 1000
             assert "CW 10, to the end | 16.02" in text
-    assert EXPERIMENTS.keys() == SHOW.keys()
 
 
-def test_every_attack_of_ours_stands_beside_the_others() -> None:
-    far = {"MarginAttack": 3.0, "MarginAttack, our defaults": 2.0, tables.RACE: 1.0, "PGD": 2.5}
-    assert {f"linf {name}" for name in far} <= {row.name for row in tables.rows("cifar10")}
-    n = {tables.RACE: 2}
+def test_each_of_our_attacks_is_compared_with_the_others() -> None:
+    far = {"MarginAttack": 3.0, "MarginAttack, our defaults": 2.0, success_rates.RACE: 1.0, "PGD": 2.5}
+    assert {f"linf {name}" for name in far} <= {row.name for row in success_rates.rows("cifar10")}
+    n = {success_rates.RACE: 2}
     outcomes = {
         f"linf {name}": Outcome(settings=name, distance=[d / 255] * n.get(name, 4), passes=[1] * n.get(name, 4))
         for name, d in far.items()
     }
-    lines = SHOW["cifar10"](tables.summarise("cifar10", outcomes))
+    lines = EXPERIMENTS["cifar10"].markdown(success_rates.summarise("cifar10", outcomes))
     assert "| against | the paper's settings | our defaults | Race | n |" in lines
     (gains,) = [line for line in lines if line.startswith("| PGD") and "+" in line]
     _, _, paper_s, ours, race, counts, _ = (cell.strip() for cell in gains.split("|"))
@@ -162,31 +163,31 @@ def test_every_attack_of_ours_stands_beside_the_others() -> None:
     assert counts == "4, 4, 2"
 
 
-def made(n: int, first: float) -> Outcome:
+def outcome(n: int, first: float) -> Outcome:
     return Outcome(settings="", distance=list(np.linspace(first, first + 1, n)), passes=[3] * n)
 
 
 def test_rates_are_compared_on_the_same_samples() -> None:
-    outcomes = {"l2 MarginAttack": made(10, 0.5), "l2 CW 3": made(5, 0.9)}
-    row = tables.summarise("mnist", outcomes)["l2"]["rows"]["CW 3"]
+    outcomes = {"l2 MarginAttack": outcome(10, 0.5), "l2 CW 3": outcome(5, 0.9)}
+    row = success_rates.summarise("mnist", outcomes)["l2"]["rows"]["CW 3"]
     assert (row["n"], row["beside"]["MarginAttack"]["n"]) == (5, 5)
     assert row["beside"]["MarginAttack"]["ours"][0] == 5
     assert row["beside"]["MarginAttack"]["theirs"][0] == 1
-    text = "\n".join(SHOW["mnist"](tables.summarise("mnist", outcomes)))
+    text = "\n".join(EXPERIMENTS["mnist"].markdown(success_rates.summarise("mnist", outcomes)))
     assert "not run yet" in text
     assert "24.6 / 62.7 / 85.7 / 95.3" in text
 
 
-def test_the_challenge_counts_what_lies_within_its_level() -> None:
+def test_the_challenge_counts_points_within_its_level() -> None:
     outcomes = {"MarginAttack": Outcome(settings="", distance=[0.0, 0.3, 0.31, np.inf], passes=[1] * 4)}
     numbers = challenge.summarise(outcomes)
     assert (numbers["rows"]["MarginAttack"]["hits"], numbers["rows"]["MarginAttack"]["wrong"]) == (2, 1)
     assert numbers["any"] == {"n": 4, "attacks": ["MarginAttack"], "hits": 2}
-    assert "50.0 (" in "\n".join(SHOW["challenge"](numbers))
+    assert "50.0 (" in "\n".join(EXPERIMENTS["challenge"].markdown(numbers))
 
 
-def test_the_path_of_an_image_ends_nearer_than_its_first_hop(mnist: Subject) -> None:
-    extra = convergence.path(piece(subject("cifar10"), 1))["path"].extra
+def test_the_path_of_an_image_ends_nearer_than_its_first_restoration() -> None:
+    extra = convergence.trace_path(first_images(load_model_under_test("cifar10"), 1))["path"].extra
     assert len(extra["distance"]) == len(extra["c"]) == len(extra["move"])
     assert min(b for b in extra["best"] if b is not None) < extra["distance"][1]
 
@@ -199,14 +200,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("command", BAD)
-def test_bad_input_ends_with_one_line(command: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_line(command: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--out", str(tmp_path)])
     assert result.exit_code == 2
     assert result.stderr.startswith(f"marginattack: {BAD[command]}")
     assert result.stderr.count("\n") == 1
 
 
-def test_imagenet_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imagenet_states_its_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "efficientnet_lite_pytorch", None)
     result = CliRunner().invoke(app, ["reproduce", "imagenet", "--out", str(tmp_path)])
     assert result.exit_code == 2
@@ -214,12 +215,12 @@ def test_imagenet_says_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "--data FILE.npz" in result.stderr
 
 
-def test_data_files_go_to_the_subject_they_name(tmp_path: Path) -> None:
+def test_data_files_go_to_the_data_set_that_they_name(tmp_path: Path) -> None:
     assert experiments.files_for("challenge", ["mnist=a.npz", "cifar10=b.npz"]) == ["a.npz"]
     assert experiments.files_for("cifar10", ["c.npz"]) == ["c.npz"]
     x = np.zeros((2, 28, 28), np.uint8)
     np.savez(tmp_path / "m.npz", x_test=x, y_test=np.array([1, 2]), x_train=x[:1], y_train=np.array([0]))
-    where = subject("mnist", [str(tmp_path / "m.npz")])
-    assert (tuple(where.images.shape), where.labels.tolist()) == ((2, 1, 28, 28), [1, 2])
+    test = load_model_under_test("mnist", [str(tmp_path / "m.npz")])
+    assert (tuple(test.images.shape), test.labels.tolist()) == ((2, 1, 28, 28), [1, 2])
     with pytest.raises(InputError, match=r"x is torch\.uint8 of shape"):
-        subject("cifar10", [str(tmp_path / "m.npz")])
+        load_model_under_test("cifar10", [str(tmp_path / "m.npz")])

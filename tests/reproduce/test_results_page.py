@@ -1,4 +1,4 @@
-"""docs/results.md says what experiments/results hold."""
+"""docs/results.md agrees with experiments/results."""
 
 import importlib
 import json
@@ -22,7 +22,7 @@ def test_the_page_and_the_results_agree(generator: ModuleType) -> None:
     assert (ROOT / "docs/results.md").read_text() == generator.page(), "run python experiments/results_page.py"
 
 
-def test_results_carry_their_conditions(generator: ModuleType) -> None:
+def test_results_state_their_conditions(generator: ModuleType) -> None:
     records = generator.records()
     assert records.keys() <= EXPERIMENTS.keys()
     for record in records.values():
@@ -30,8 +30,8 @@ def test_results_carry_their_conditions(generator: ModuleType) -> None:
 
 
 def test_the_page_gives_a_title_and_a_text_to_every_experiment(generator: ModuleType) -> None:
-    words = importlib.import_module("results_text")
-    assert words.TITLES.keys() == words.TEXT.keys() == EXPERIMENTS.keys()
+    texts = importlib.import_module("results_text")
+    assert texts.TITLES.keys() == texts.TEXT.keys() == EXPERIMENTS.keys()
 
 
 def test_the_records_show_marginattack_above_cw_and_deepfool_on_mnist() -> None:
@@ -42,7 +42,7 @@ def test_the_records_show_marginattack_above_cw_and_deepfool_on_mnist() -> None:
             assert all(ours > theirs for ours, theirs in zip(beside["ours"], beside["theirs"], strict=True))
 
 
-def test_the_papers_own_tables_are_whole() -> None:
+def test_the_papers_tables_are_complete() -> None:
     for norm, table in paper.SUCCESS.items():
         for rates in table.values():
             for data, four in rates.items():

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 import torch
 import torchvision_stub
-from made_data import Malicious, pixels, png, refused, whole
+from data_helpers import Malicious, error_of, pixels, png, read_all
 from numpy.typing import NDArray
 from PIL import Image
 
-from marginattack.sources import data_torchvision, folder
 from marginattack.sources.data import ImageSize, open_data
+from marginattack.sources.data_folder import ImageFiles
+from marginattack.sources.data_torchvision import TorchvisionItems
 
 
 @pytest.fixture(scope="module")
 def torchvision() -> Any:
-    """Its operators are compiled for another torch on some machines: their names are enough here."""
+    """On some machines its operators are compiled for another torch; their names are enough here."""
     torchvision_stub.install()
     return importlib.import_module("torchvision")
 
@@ -34,7 +35,7 @@ def idx(values: NDArray[Any]) -> bytes:
 
 @pytest.fixture
 def mnist(tmp_path: Path) -> tuple[Path, dict[str, NDArray[Any]]]:
-    """A folder as torchvision's MNIST leaves it."""
+    """A folder as torchvision's MNIST writes it."""
     raw = tmp_path / "root" / "MNIST" / "raw"
     raw.mkdir(parents=True)
     arrays = {"t10k": pixels(5, 28, 28), "train": pixels(6, 28, 28)}
@@ -48,7 +49,7 @@ def mnist(tmp_path: Path) -> tuple[Path, dict[str, NDArray[Any]]]:
 def test_torchvision_mnist(mnist: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     root, arrays = mnist
     data = open_data(f"torchvision:MNIST@{root}")
-    x, y = whole(data)
+    x, y = read_all(data)
     assert x.equal(torch.from_numpy(arrays["t10k"]).unsqueeze(1).float() / 255)
     assert y.tolist() == list(range(5))
     assert data.classes is not None
@@ -59,8 +60,8 @@ def test_torchvision_mnist(mnist: tuple[Path, dict[str, Any]], monkeypatch: pyte
     assert train.digest() != data.digest()
     assert len(train) == 6
     fitted = open_data("torchvision:MNIST", image_size=ImageSize(32, 30))
-    assert whole(fitted)[0].shape == (5, 1, 30, 30)
-    assert "has no split 'val': choose train or test" in refused("torchvision:MNIST", split="val")
+    assert read_all(fitted)[0].shape == (5, 1, 30, 30)
+    assert "no split 'val': choose train or test" in error_of("torchvision:MNIST", split="val")
 
 
 def test_torchvision_cifar(torchvision: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,62 +77,62 @@ def test_torchvision_cifar(torchvision: Any, tmp_path: Path, monkeypatch: pytest
     for name, value in content.items():
         (folder_ / name).write_bytes(pickle.dumps(value))
         sums[name] = hashlib.md5((folder_ / name).read_bytes()).hexdigest()
-    assert "fetch it with torchvision.datasets.CIFAR10(" in refused(f"torchvision:CIFAR10@{tmp_path}")
+    assert "download it with torchvision.datasets.CIFAR10(" in error_of(f"torchvision:CIFAR10@{tmp_path}")
     kind = torchvision.datasets.CIFAR10
     monkeypatch.setattr(kind, "train_list", [])
     monkeypatch.setattr(kind, "test_list", [["test_batch", sums["test_batch"]]])
     monkeypatch.setattr(kind, "meta", kind.meta | {"md5": sums["batches.meta"]})
     data = open_data(f"torchvision:CIFAR10@{tmp_path}")
-    x, y = whole(data)
+    x, y = read_all(data)
     assert x.equal(torch.from_numpy(values).float() / 255)
     assert y.tolist() == [3, 1, 2, 0]
     assert data.classes == list("abcdefghij")
     (folder_ / "test_batch").write_bytes(pickle.dumps(Malicious(tmp_path / "executed")))
-    assert "corrupted" in refused(f"torchvision:CIFAR10@{tmp_path}")
+    assert "corrupted" in error_of(f"torchvision:CIFAR10@{tmp_path}")
     assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.usefixtures("torchvision")
-def test_torchvision_of_files(tmp_path: Path) -> None:
+def test_torchvision_dataset_of_files(tmp_path: Path) -> None:
     """Imagenette has splits train and val, and files of different sizes."""
     for split in ("train", "val"):
         for number, wnid in enumerate(["n01440764", "n02102040", "n02979186", "n03000684", "n03028079",
                                        "n03394916", "n03417042", "n03425413", "n03445777", "n03888257"]):  # fmt: skip
             png(tmp_path / "imagenette2" / split / wnid / "a.JPEG", pixels(20 + number, 30, 3))
-    assert "differ in size" in refused(f"torchvision:Imagenette@{tmp_path}")
+    assert "differ in size" in error_of(f"torchvision:Imagenette@{tmp_path}")
     data = open_data(f"torchvision:Imagenette@{tmp_path}", image_size=ImageSize(18, 16))
-    assert isinstance(data, folder.ImageFiles)
-    _, y = whole(data)
+    assert isinstance(data, ImageFiles)
+    _, y = read_all(data)
     assert y.tolist() == list(range(10))
     assert data.classes is not None
     assert data.classes[0].startswith("tench")
-    assert "--split" in refused(f"torchvision:Imagenette@{tmp_path}", split="test")
+    assert "--split" in error_of(f"torchvision:Imagenette@{tmp_path}", split="test")
 
 
 @pytest.mark.usefixtures("torchvision")
-def test_torchvision_without_files() -> None:
+def test_torchvision_dataset_without_files() -> None:
     data = open_data("torchvision:FakeData", image_size=ImageSize(20, 16))
-    assert isinstance(data, data_torchvision.Items)
+    assert isinstance(data, TorchvisionItems)
     x, y = data.read([0, 999])
     assert x.shape == (2, 3, 16, 16)
     assert y.dtype == torch.int64
-    assert "leave --split test out" in refused("torchvision:FakeData", split="test")
+    assert "omit --split test" in error_of("torchvision:FakeData", split="test")
 
 
 @pytest.mark.usefixtures("torchvision")
 def test_torchvision_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    line = refused("torchvision:CIFAR10")
+    line = error_of("torchvision:CIFAR10")
     assert "no usable data in 'data'" in line
-    assert "fetch it with torchvision.datasets.CIFAR10('data', download=True)" in line
-    assert "torchvision has no dataset 'CIFER10': is it CIFAR10" in refused("torchvision:CIFER10")
-    assert "no usable data" in refused("torchvision:ImageNet")
-    assert "its index is a pickle" in refused("torchvision:LSUN")
-    assert "name one with --split" in refused("torchvision:EMNIST")
-    assert list(tmp_path.iterdir()) == []  # nothing was downloaded or made
+    assert "download it with torchvision.datasets.CIFAR10('data', download=True)" in line
+    assert "torchvision has no dataset 'CIFER10': did you mean CIFAR10" in error_of("torchvision:CIFER10")
+    assert "no usable data" in error_of("torchvision:ImageNet")
+    assert "its index is a pickle" in error_of("torchvision:LSUN")
+    assert "choose one with --split" in error_of("torchvision:EMNIST")
+    assert list(tmp_path.iterdir()) == []  # nothing was downloaded or created
 
 
-def test_fitting_is_torchvisions(torchvision: Any, tmp_path: Path) -> None:
+def test_resize_and_crop_match_torchvision(torchvision: Any, tmp_path: Path) -> None:
     transforms = importlib.import_module("torchvision.transforms")
     for height, width, size in [(37, 53, (20, 17)), (53, 37, (64, 60)), (21, 20, (None, 17)), (20, 21, (20, 20))]:
         png(tmp_path / "ant" / "a.png", pixels(height, width, 3))
@@ -178,21 +179,21 @@ def test_hf_parquet_file_and_saved_folder(datasets: Any, tmp_path: Path) -> None
     digests = set()
     for place in ("a.parquet", "saved", "splits"):
         data = open_data(f"hf:{tmp_path / place}")
-        x, y = whole(data)
+        x, y = read_all(data)
         assert x.equal(torch.from_numpy(values).unsqueeze(1).float() / 255)
         assert y.tolist() == [2, 0, 1, 1]
         assert data.classes == ["ant", "bee", "cat"]
         digests.add(data.digest())
-    assert len(digests) == 1  # wherever it lies
+    assert len(digests) == 1  # wherever it is stored
     assert len(open_data(f"hf:{tmp_path / 'splits'}", split="train")) == 1
-    assert "has no split 'test': choose one with --split train|validation" in refused(
+    assert "no split 'test': choose one with --split train|validation" in error_of(
         f"hf:{tmp_path / 'splits'}", split="test"
     )
     assert open_data(f"hf:{tmp_path / 'a.parquet'}", image_size=ImageSize(7, 6)).shape == (1, 6, 6)
 
 
-def test_hf_parquet_of_others(datasets: Any, tmp_path: Path) -> None:
-    """Written without datasets: plain structs and integers."""
+def test_hf_parquet_written_without_datasets(datasets: Any, tmp_path: Path) -> None:
+    """Plain structs and integers."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -200,7 +201,7 @@ def test_hf_parquet_of_others(datasets: Any, tmp_path: Path) -> None:
     columns = {"image": [{"bytes": file.read_bytes(), "path": "a.png"}] * 3, "label": [5, 0, 7]}
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
     data = open_data(f"hf:{tmp_path / 'a.parquet'}")
-    x, y = whole(data)
+    x, y = read_all(data)
     assert y.tolist() == [5, 0, 7]
     assert x[0].equal(open_data(str(_class(tmp_path, file))).read([0])[0][0])
     assert data.classes is None
@@ -217,7 +218,7 @@ def test_hf_image_folder(datasets: Any, tmp_path: Path) -> None:
     for split, kind, value in zip(["train", "train", "test", "test"], ["ant", "bee"] * 2, values, strict=True):
         png(tmp_path / "data" / split / kind / "a.png", value)
     data = open_data(f"hf:{tmp_path / 'data'}")
-    x, y = whole(data)
+    x, y = read_all(data)
     assert x.equal(torch.from_numpy(np.stack(values[2:])).permute(0, 3, 1, 2).float() / 255)
     assert y.tolist() == [0, 1]
     assert data.classes == ["ant", "bee"]
@@ -226,21 +227,21 @@ def test_hf_image_folder(datasets: Any, tmp_path: Path) -> None:
 def test_hf_refusals(datasets: Any, tmp_path: Path) -> None:
     made, _ = table(datasets, tmp_path, [2, 0, 1, 1], coarse=[0, 0, 1, 1])
     made.to_parquet(tmp_path / "a.parquet")
-    assert "has 2 columns of classes among picture, label, coarse: name one with --labels" in refused(
+    assert "2 of the columns picture, label, coarse hold classes: choose one with --labels" in error_of(
         f"hf:{tmp_path / 'a.parquet'}"
     )
     assert open_data(f"hf:{tmp_path / 'a.parquet'}", labels="coarse").read([3])[1].tolist() == [1]
-    assert "has no column of labels 'fine'" in refused(f"hf:{tmp_path / 'a.parquet'}", labels="fine")
+    assert "no label column 'fine'" in error_of(f"hf:{tmp_path / 'a.parquet'}", labels="fine")
     made.remove_columns("picture").to_parquet(tmp_path / "b.parquet")
-    assert "needs one column of images and has 0 among label, coarse" in refused(f"hf:{tmp_path / 'b.parquet'}")
+    assert "needs one column of images, but 0 of label, coarse hold images" in error_of(f"hf:{tmp_path / 'b.parquet'}")
     hidden, _ = table(datasets, tmp_path, [0, -1])
     hidden.to_parquet(tmp_path / "c.parquet")
-    line = refused(f"hf:{tmp_path / 'c.parquet'}")
+    line = error_of(f"hf:{tmp_path / 'c.parquet'}")
     assert "the label of row 1 is -1" in line
     assert "choose another --split than train" in line
     (tmp_path / "d.parquet").write_bytes(b"PAR1 not")
-    assert "datasets cannot open it" in refused(f"hf:{tmp_path / 'd.parquet'}")
-    assert "no such file or folder" in refused("hf:./none")
+    assert "datasets cannot open it" in error_of(f"hf:{tmp_path / 'd.parquet'}")
+    assert "no such file or folder" in error_of("hf:./none")
 
 
 def test_hf_broken_images_and_foreign_paths(datasets: Any, tmp_path: Path) -> None:
@@ -250,12 +251,12 @@ def test_hf_broken_images_and_foreign_paths(datasets: Any, tmp_path: Path) -> No
     paths = [None, "http://127.0.0.1:9/a.png", "/etc/hostname", ""]
     cells = [{"bytes": None if path else b"no image", "path": path} for path in paths]
     parquet.write_table(pa.table({"image": [*cells, None], "label": [0] * 5}), tmp_path / "a.parquet")
-    line = refused(f"hf:{tmp_path / 'a.parquet'}")
-    assert "5 of 5 images cannot be used, the first is 'row 0' (no image that pillow knows)" in line
+    line = error_of(f"hf:{tmp_path / 'a.parquet'}")
+    assert "5 of 5 images cannot be used, first 'row 0' (not an image that pillow can read)" in line
 
 
 def test_hf_scripts_are_not_run(datasets: Any, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "data.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'executed')!r})\n")
-    assert "datasets cannot open it" in refused(f"hf:{tmp_path / 'data'}")
+    assert "datasets cannot open it" in error_of(f"hf:{tmp_path / 'data'}")
     assert not (tmp_path / "executed").exists()

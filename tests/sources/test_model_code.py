@@ -1,10 +1,9 @@
-"""Files that would run code when they are read: refused in one line, and nothing has run."""
+"""Files that would run code when they are read: they are refused, and nothing runs."""
 
 import contextlib
 import importlib
 import io
 import json
-import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -14,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 import torchvision_stub
-from opening import refused
+from data_helpers import Malicious
+from model_helpers import assert_refused
 from torch import nn
 
 from marginattack.errors import InputError
@@ -24,22 +24,12 @@ from marginattack.sources.models import open_model
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 
 
-class Evil:
-    """Whoever unpickles it creates a file."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self.marker),)
-
-
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
     return tmp_path / "marker"
 
 
-def saved(value: object) -> bytes:
+def torch_bytes(value: object) -> bytes:
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()
@@ -49,25 +39,25 @@ def saved(value: object) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".pth"])
-@pytest.mark.parametrize("dump", [saved, pickle.dumps])
+@pytest.mark.parametrize("dump", [torch_bytes, pickle.dumps])
 def test_a_pickle_is_not_executed(dump: Callable[[object], bytes], suffix: str, tmp_path: Path, marker: Path) -> None:
     file = tmp_path / f"m{suffix}"
-    file.write_bytes(dump({"weight": Evil(marker)}))
-    refused("is a pickle, which is code .* --trust-pickle", file)
+    file.write_bytes(dump({"weight": Malicious(marker)}))
+    assert_refused("is a pickle, and loading a pickle runs .* --trust-pickle", file)
     assert not marker.exists()
 
 
 def test_a_trusted_pickle_is_loaded(tmp_path: Path, marker: Path) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     torch.save(model, tmp_path / "m.pt")
-    refused("is a pickle, which is code", tmp_path / "m.pt")
+    assert_refused("is a pickle, and loading", tmp_path / "m.pt")
     opened = open_model(str(tmp_path / "m.pt"), trust_pickle=True)
     images = torch.rand(3, 1, 2, 2)
     assert opened.module(images).equal(model(images))
     assert opened.was_training
-    (tmp_path / "evil.pt").write_bytes(saved(Evil(marker)))
-    refused("evil.pt holds a NoneType", tmp_path / "evil.pt", trust_pickle=True)
-    assert marker.exists()  # the file was what it seemed: the tests above refuse something that works
+    (tmp_path / "evil.pt").write_bytes(torch_bytes(Malicious(marker)))
+    assert_refused("evil.pt holds NoneType", tmp_path / "evil.pt", trust_pickle=True)
+    assert marker.exists()  # the pickle works: the tests above refuse a real threat
 
 
 def test_weights_alone_need_a_factory(tmp_path: Path) -> None:
@@ -76,28 +66,30 @@ def test_weights_alone_need_a_factory(tmp_path: Path) -> None:
     weights = nn.Linear(2, 2).state_dict()
     torch.save(weights, tmp_path / "w.pth")
     save_file(weights, tmp_path / "w.safetensors")
-    refused("holds a state_dict: weights without a network; put the network into a Python file", tmp_path / "w.pth")
-    refused("holds a state_dict: weights without a network", tmp_path / "w.pth", trust_pickle=True)
-    refused("holds weights without a network: put the network into", tmp_path / "w.safetensors")
+    assert_refused(
+        "holds a state_dict: weights without a network; define the network in a Python file", tmp_path / "w.pth"
+    )
+    assert_refused("holds a state_dict: weights without a network", tmp_path / "w.pth", trust_pickle=True)
+    assert_refused("holds weights without a network; define the network in", tmp_path / "w.safetensors")
 
 
 def test_local_weights_are_read_as_data(tmp_path: Path, marker: Path) -> None:
     torchvision_stub.install()
-    (tmp_path / "w.pth").write_bytes(saved({"weight": Evil(marker)}))
-    with pytest.raises(InputError, match=r"cannot read .*w.pth as weights alone"):
+    (tmp_path / "w.pth").write_bytes(torch_bytes({"weight": Malicious(marker)}))
+    with pytest.raises(InputError, match=r"cannot read .*w.pth as a state_dict of tensors"):
         open_model(f"timm:test_resnet@{tmp_path}/w.pth")
     assert not marker.exists()
 
 
-def test_rubbish(tmp_path: Path) -> None:
-    for suffix, message in ((".pt", "is a pickle"), (".pt2", "is no torch.export program")):
-        for content in (b"", b"rubbish", saved([1]), zipped({"a/b": b"c"})):
+def test_garbage(tmp_path: Path) -> None:
+    for suffix, message in ((".pt", "is a pickle"), (".pt2", "is not a torch.export program")):
+        for content in (b"", b"garbage", torch_bytes([1]), zip_bytes({"a/b": b"c"})):
             (tmp_path / f"m{suffix}").write_bytes(content)
-            if suffix == ".pt2" or content != saved([1]):
-                refused(message, tmp_path / f"m{suffix}")
+            if suffix == ".pt2" or content != torch_bytes([1]):
+                assert_refused(message, tmp_path / f"m{suffix}")
 
 
-def zipped(files: dict[str, bytes]) -> bytes:
+def zip_bytes(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
@@ -110,7 +102,7 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The parts of a good program: a dynamic batch, weights, a constant."""
+    """The records of a valid program with a dynamic batch, weights and a constant."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -141,7 +133,7 @@ def write(path: Path, records: dict[str, bytes]) -> Path:
     return path
 
 
-def changed(records: dict[str, bytes], name: str, change: Callable[[Any], None]) -> dict[str, bytes]:
+def edit_json(records: dict[str, bytes], name: str, change: Callable[[Any], None]) -> dict[str, bytes]:
     value = json.loads(records[name])
     change(value)
     return {**records, name: json.dumps(value).encode()}
@@ -152,7 +144,7 @@ def code(marker: Path) -> str:
 
 
 def sample_inputs(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
-    return {**records, "data/sample_inputs/model.pt": saved(((Evil(marker),), {}))}
+    return {**records, "data/sample_inputs/model.pt": torch_bytes(((Malicious(marker),), {}))}
 
 
 def pickled_weight(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
@@ -161,11 +153,13 @@ def pickled_weight(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
 
     weights = json.loads(records["data/weights/model_weights_config.json"])["config"]
     file = f"data/weights/{weights['last.bias']['path_name']}"
-    return changed({**records, file: saved(Evil(marker))}, "data/weights/model_weights_config.json", change)
+    return edit_json(
+        {**records, file: torch_bytes(Malicious(marker))}, "data/weights/model_weights_config.json", change
+    )
 
 
 def legacy_weights(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
-    return {**records, "data/weights/model.pt": saved({"last.bias": Evil(marker)})}
+    return {**records, "data/weights/model.pt": torch_bytes({"last.bias": Malicious(marker)})}
 
 
 def opaque_constant(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
@@ -173,8 +167,8 @@ def opaque_constant(records: dict[str, bytes], marker: Path) -> dict[str, bytes]
         config["config"]["scale"]["path_name"] = "opaque_obj_0"
         config["config"]["scale"]["use_pickle"] = True
 
-    more = {**records, "data/constants/opaque_obj_0": pickle.dumps(Evil(marker))}
-    return changed(more, "data/constants/model_constants_config.json", change)
+    more = {**records, "data/constants/opaque_obj_0": pickle.dumps(Malicious(marker))}
+    return edit_json(more, "data/constants/model_constants_config.json", change)
 
 
 def expression(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
@@ -182,7 +176,7 @@ def expression(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
         sizes = program["graph_module"]["graph"]["tensor_values"]["images"]["sizes"]
         sizes[0]["as_expr"]["expr_str"] = code(marker)
 
-    return changed(records, "models/model.json", change)
+    return edit_json(records, "models/model.json", change)
 
 
 def operator(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
@@ -191,7 +185,7 @@ def operator(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
         node["target"] = "torch.os.mkdir"
         node["inputs"] = [{"name": "", "arg": {"as_string": str(marker)}, "kind": 1}]
 
-    return changed(records, "models/model.json", change)
+    return edit_json(records, "models/model.json", change)
 
 
 def argument(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
@@ -205,7 +199,7 @@ def guard(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
     def change(program: Any) -> None:
         program["guards_code"] = [code(marker)]
 
-    return changed(records, "models/model.json", change)
+    return edit_json(records, "models/model.json", change)
 
 
 def library(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
@@ -213,7 +207,7 @@ def library(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
 
 
 def extra_pickle(records: dict[str, bytes], marker: Path) -> dict[str, bytes]:
-    return {**records, "data.pkl": pickle.dumps(Evil(marker))}
+    return {**records, "data.pkl": pickle.dumps(Malicious(marker))}
 
 
 ATTACKS = {
@@ -224,12 +218,12 @@ ATTACKS = {
     expression: "holds the expression .__import__",
     operator: "holds the operator 'torch.os.mkdir'",
     argument: "holds the name .images=__import__",
-    library: "holds 'data/aotinductor/model/x.wrapper.so'",
-    extra_pickle: "holds 'data.pkl', which is no part of a plain program",
+    library: "holds the file 'data/aotinductor/model/x.wrapper.so'",
+    extra_pickle: "holds the file 'data.pkl', which is not part of a plain program",
 }
 
 
-def test_the_good_program_loads(records: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_valid_program_loads(records: dict[str, bytes], tmp_path: Path) -> None:
     opened = open_model(str(write(tmp_path / "m.pt2", records)))
     assert opened.module(torch.rand(70, 1, 2, 2)).shape == (70, 3)
 
@@ -238,36 +232,36 @@ def test_the_good_program_loads(records: dict[str, bytes], tmp_path: Path) -> No
 def test_a_program_with_code_in_it_is_refused(
     attack: Callable[..., dict[str, bytes]], records: dict[str, bytes], tmp_path: Path, marker: Path
 ) -> None:
-    refused(ATTACKS[attack], write(tmp_path / "m.pt2", attack(records, marker)))
+    assert_refused(ATTACKS[attack], write(tmp_path / "m.pt2", attack(records, marker)))
     assert not marker.exists()
 
 
-def test_guards_are_never_made(records: dict[str, bytes], tmp_path: Path, marker: Path) -> None:
+def test_guards_are_never_generated(records: dict[str, bytes], tmp_path: Path, marker: Path) -> None:
     opened = open_model(str(write(tmp_path / "m.pt2", guard(records, marker))))
     opened.module(torch.rand(2, 1, 2, 2))
     assert not marker.exists()
     with contextlib.suppress(Exception):
         torch.export.load(tmp_path / "m.pt2").module()(torch.rand(2, 1, 2, 2))
-    assert marker.exists()  # so the guard was dangerous
+    assert marker.exists()  # the guard was dangerous
 
 
 @pytest.mark.parametrize(
     "attack", [sample_inputs, pickled_weight, legacy_weights, opaque_constant, expression, argument]
 )
-def test_the_same_programs_do_run_their_code_when_trusted(
+def test_trusted_programs_do_run_their_code(
     attack: Callable[..., dict[str, bytes]], records: dict[str, bytes], tmp_path: Path, marker: Path
 ) -> None:
     with contextlib.suppress(InputError):
         open_model(str(write(tmp_path / "m.pt2", attack(records, marker))), trust_pickle=True)
-    assert marker.exists()  # so the refusals above are of something that works
+    assert marker.exists()  # the refusals above are of real threats
 
 
 def test_the_older_format_is_not_unpickled(tmp_path: Path, marker: Path) -> None:
-    evil = saved({"a": Evil(marker)})
+    evil = torch_bytes({"a": Malicious(marker)})
     parts = {f"serialized_{name}.pt": evil for name in ("state_dict", "constants", "example_inputs")}
-    older = zipped({"version": b"8.15", "serialized_exported_program.json": b"{}", **parts})
+    older = zip_bytes({"version": b"8.15", "serialized_exported_program.json": b"{}", **parts})
     (tmp_path / "m.pt2").write_bytes(older)
-    refused("is no torch.export program", tmp_path / "m.pt2")
+    assert_refused("is not a torch.export program", tmp_path / "m.pt2")
     assert not marker.exists()
 
 
@@ -279,7 +273,7 @@ def test_the_older_format_is_not_unpickled(tmp_path: Path, marker: Path) -> None
         "torch.ops.mine.op.default", "math.__loader__", "torch.ops.aten.relu.default\nimport os", "torch.hub.load",
     ],
 )  # fmt: skip
-def test_operators_that_are_not_taken(target: str) -> None:
+def test_forbidden_operators(target: str) -> None:
     with pytest.raises(InputError, match="holds the operator"):
         check_program({"nodes": [{"target": target}]}, "m.pt2")
 
@@ -291,7 +285,7 @@ def test_operators_that_are_not_taken(target: str) -> None:
         "Symbol('x')('y')", "f'{s0}'", "s0 if s1 else s2", "", "(", "__import__", "Symbol(eval('1'))",
     ],
 )  # fmt: skip
-def test_expressions_that_are_not_taken(text: str) -> None:
+def test_forbidden_expressions(text: str) -> None:
     with pytest.raises(InputError, match="holds the expression"):
         check_program({"expr_str": text}, "m.pt2")
 
@@ -307,7 +301,7 @@ def test_expressions_that_are_not_taken(text: str) -> None:
         "s0 <= 4",
     ],
 )
-def test_expressions_that_are_taken(text: str) -> None:
+def test_allowed_expressions(text: str) -> None:
     check_program({"expr_str": text}, "m.pt2")
 
 
@@ -318,7 +312,7 @@ def test_names_in_a_graph_are_not_code(tmp_path: Path, marker: Path) -> None:
     torchvision_stub.install()
     onnx = importlib.import_module("onnx")
     h = onnx.helper
-    # onnx2torch puts a node's name into getattr(self, "…") in the code that it generates
+    # onnx2torch writes a node's name into getattr(self, "…") of generated code
     hidden = "".join(f"\\x{byte:02x}" for byte in code(marker).encode())
     name = f'training") and False or eval("{hidden}") or getattr(self, "a'
     nodes = [h.make_node("Flatten", ["x"], ["y"], name=name, axis=1)]
@@ -332,4 +326,4 @@ def test_names_in_a_graph_are_not_code(tmp_path: Path, marker: Path) -> None:
     assert not marker.exists()
     with pytest.raises(AttributeError):
         importlib.import_module("onnx2torch").convert(proto)(images)
-    assert marker.exists()  # so the name was dangerous
+    assert marker.exists()  # the name was dangerous

@@ -1,4 +1,4 @@
-"""Models by name: torchvision, timm and transformers from local files, with the preprocessing of their metadata."""
+"""Models by name: torchvision, timm and transformers from local files, with the preprocessing in their metadata."""
 
 import importlib
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision_stub
-from opening import linear, local_weights, refused
+from model_helpers import assert_refused, linear, save_weights
 from torch import nn
 
 from marginattack.sources.images import ImageSize
@@ -29,7 +29,7 @@ def test_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.rand(2, 3, 64, 64)
     mean, std = (torch.tensor(s).reshape(1, 3, 1, 1) for s in NORMALIZATIONS["imagenet"])
     expected = model((images - mean) / std)
-    source = f"torchvision:resnet18@{local_weights(model, tmp_path / 'w.safetensors')}"
+    source = f"torchvision:resnet18@{save_weights(model, tmp_path / 'w.safetensors')}"
     opened = open_model(source)
     assert torch.allclose(opened.module(images), expected, atol=1e-4)
     assert torch.allclose(open_model(source, normalize="none").module(images), model(images), atol=1e-4)
@@ -48,12 +48,12 @@ def test_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no route\nto host")
 
     monkeypatch.setattr(enum, "get_state_dict", offline)
-    refused("cannot get the weights of torchvision:resnet18: OSError: no route to host", "torchvision:resnet18")
-    refused("no classifier named 'resnet19': did you mean resnet1", "torchvision:resnet19")
-    refused("no classifier named 'fcn_resnet50'", "torchvision:fcn_resnet50")
-    refused("no file /nowhere", "torchvision:resnet18@/nowhere")
-    other = local_weights(linear(), tmp_path / "other.safetensors")
-    refused("other.safetensors do not fit ResNet", f"torchvision:resnet18@{other}")
+    assert_refused("cannot get the weights of torchvision:resnet18: OSError: no route to host", "torchvision:resnet18")
+    assert_refused("no classifier named 'resnet19': did you mean resnet1", "torchvision:resnet19")
+    assert_refused("no classifier named 'fcn_resnet50'", "torchvision:fcn_resnet50")
+    assert_refused("no file /nowhere", "torchvision:resnet18@/nowhere")
+    other = save_weights(linear(), tmp_path / "other.safetensors")
+    assert_refused("other.safetensors do not fit ResNet", f"torchvision:resnet18@{other}")
 
 
 def test_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,25 +63,27 @@ def test_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = model.pretrained_cfg
     images = torch.rand(2, 3, 160, 160)
     mean, std = (torch.tensor(config[key]).reshape(1, 3, 1, 1) for key in ("mean", "std"))
-    opened = open_model(f"timm:test_resnet@{local_weights(model, tmp_path / 'w.safetensors')}")
+    opened = open_model(f"timm:test_resnet@{save_weights(model, tmp_path / 'w.safetensors')}")
     assert torch.allclose(opened.module(images), model((images - mean) / std), atol=1e-4)
     crop = config["input_size"][-1]
     assert opened.image_size == ImageSize(int(crop / config["crop_pct"]), crop)
     assert opened.preprocessing["from"] == "timm metadata"
     torch.save(model.state_dict(), tmp_path / "w.pth")
     assert open_model(f"timm:test_resnet@{tmp_path}/w.pth").module(images).equal(opened.module(images))
-    refused("timm has no model named 'test_resnat': did you mean test_resnet", "timm:test_resnat")
+    assert_refused("timm has no model named 'test_resnat': did you mean test_resnet", "timm:test_resnat")
 
     def offline(*args: object, **kwargs: object) -> None:
         raise OSError("no route\nto host")
 
     monkeypatch.setattr(timm, "create_model", offline)
-    refused("cannot get timm:test_resnet: OSError: no route to host; .*timm:test_resnet@FILE", "timm:test_resnet")
+    assert_refused(
+        "cannot get timm:test_resnet: OSError: no route to host; .*timm:test_resnet@FILE", "timm:test_resnet"
+    )
 
 
 @pytest.fixture
 def vit(tmp_path: Path) -> tuple[Path, nn.Module]:
-    """A tiny vision transformer, saved as its library saves it."""
+    """A tiny vision transformer, saved by its library."""
     transformers = importlib.import_module("transformers")
     torch.manual_seed(0)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -115,18 +117,18 @@ def test_hf_from_a_folder(vit: tuple[Path, nn.Module]) -> None:
     assert open_model(f"hf:{folder}").preprocessing["mean"] is None
 
 
-def test_hf_takes_no_pickles_and_no_code(vit: tuple[Path, nn.Module], tmp_path: Path) -> None:
+def test_hf_refuses_pickles_and_code(vit: tuple[Path, nn.Module], tmp_path: Path) -> None:
     folder, model = vit
     (folder / "model.safetensors").unlink()
     torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    refused("cannot load hf:.*safetensors", f"hf:{folder}")
+    assert_refused("cannot load hf:.*safetensors", f"hf:{folder}")
     (folder / "own.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w').close()\n")
     (folder / "config.json").write_text(
         '{"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForImageClassification": "own.M"}}'
     )
-    refused("cannot load hf:.*no code of its own", f"hf:{folder}")
+    assert_refused("cannot load hf:.*no code of its own", f"hf:{folder}")
     assert not (tmp_path / "marker").exists()
-    refused("no folder /nowhere/at/all", "hf:/nowhere/at/all")
+    assert_refused("no folder /nowhere/at/all", "hf:/nowhere/at/all")
 
 
 PROCESSORS: list[tuple[dict[str, Any], str]] = [
@@ -144,7 +146,7 @@ PROCESSORS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "kind"), PROCESSORS)
-def test_hf_statistics_are_what_the_processor_does(settings: dict[str, Any], kind: str) -> None:
+def test_hf_statistics_match_the_processor(settings: dict[str, Any], kind: str) -> None:
     processor = getattr(importlib.import_module("transformers"), kind)(
         **settings, do_resize=False, do_center_crop=False
     )

@@ -1,4 +1,4 @@
-"""Resize, crop and normalise inside the model: the usual numbers, differentiable, refused where they do not fit."""
+"""Resize, crop and normalisation as part of the model: right, differentiable, and refused where they do not fit."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from marginattack.sources.preprocess import NORMALIZATIONS, Preprocess, parse_no
 
 
 class Mean(nn.Module):
-    """Two logits from the mean and the spread of what it sees, of any size."""
+    """Two logits from mean and deviation of images of any size."""
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.stack([images.mean((1, 2, 3)), images.std((1, 2, 3))], 1)
@@ -37,7 +37,7 @@ def test_the_forms_of_normalize(text: str, expected: object) -> None:
 @pytest.mark.parametrize(
     "text", ["", "imagnet", "0.5", "0.5/", "a/b", "0.5/0", "0.5/-1", "nan/1", "0.5/inf", "1,2/1,2,3", "0.5/1/2"]
 )
-def test_other_texts_are_refused_in_one_line(text: str) -> None:
+def test_invalid_texts_are_refused_in_one_line(text: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_normalize(text)
     assert repr(text) in str(caught.value)
@@ -51,7 +51,7 @@ def test_normalisation_is_exact_and_keeps_the_precision() -> None:
     module = Preprocess(nn.Identity(), statistics=(mean, std))
     assert module(images).equal(by_hand)
     assert module(images.double()).dtype == torch.float64
-    assert module.state_dict() == {}  # the weights are the model's alone
+    assert module.state_dict() == {}  # it holds only the weights of the model
 
 
 @pytest.mark.parametrize(
@@ -63,24 +63,24 @@ def test_resize_is_that_of_the_shorter_side_with_antialias(height: int, width: i
     assert torch.allclose(Preprocess(nn.Identity(), resize=8)(images), expected)
 
 
-def test_crop_is_the_middle() -> None:
+def test_crop_is_central() -> None:
     images = torch.arange(2 * 1 * 7 * 10, dtype=torch.float32).reshape(2, 1, 7, 10) / 140
     assert Preprocess(nn.Identity(), crop=3)(images).equal(images[:, :, 2:5, 4:7])
     assert Preprocess(nn.Identity(), crop=7)(images).equal(images[:, :, :, 2:9])
 
 
-def test_gradients_are_those_of_the_pixels_given() -> None:
+def test_gradients_are_with_respect_to_the_given_pixels() -> None:
     torch.manual_seed(0)
     module = Preprocess(Mean(), statistics=((0.4,), (0.2,)), resize=6, crop=5).double()
     images = torch.rand(1, 2, 9, 11, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(module, (images,), eps=1e-6, atol=1e-4)
 
 
-def test_what_does_not_fit_is_refused_in_one_line() -> None:
+def test_sizes_that_do_not_fit_are_refused_in_one_line() -> None:
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: Preprocess(Mean(), statistics=NORMALIZATIONS["imagenet"])(torch.rand(2, 1, 8, 8)), "3 channels"),
-        (lambda: Preprocess(Mean(), crop=9)(torch.rand(2, 1, 8, 8)), "--crop is 9, but images are 8×8"),
-        (lambda: Preprocess(Mean(), resize=4)(torch.rand(2, 8)), "--resize 4 needs images"),
+        (lambda: Preprocess(Mean(), crop=9)(torch.rand(2, 1, 8, 8)), "8x8 pixels are smaller than the crop of 9"),
+        (lambda: Preprocess(Mean(), resize=4)(torch.rand(2, 8)), "--resize and --crop need images"),
         (lambda: Preprocess(Mean(), resize=0), "--resize is 0"),
         (lambda: Preprocess(Mean(), crop=-1), "--crop is -1"),
     ]

@@ -1,19 +1,18 @@
-"""The bundled networks: they load, they classify, and the robust ones are robust where the plain ones are not."""
+"""The bundled networks load and classify; the adversarially trained ones are robust, the others are not."""
 
 from importlib.resources import files
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from marginattack.sources.data import samples
 from marginattack.sources.networks import ZOO, ResNet32, zoo
 
 SOURCES = files("marginattack.sources")
 
-# sample, the least accuracy on its first fifty images, the radius, and the accuracies under five steps of PGD there
-# between which the network must lie
+# samples, minimum accuracy on the first fifty, radius, and the range of the accuracy under five steps of PGD
 EXPECTED = {
     "mnist-cnn": ("mnist", 0.97, 0.3, 0.0, 0.2),
     "mnist-cnn-adv": ("mnist", 0.97, 0.3, 0.9, 1.0),
@@ -22,13 +21,7 @@ EXPECTED = {
 }
 
 
-def sample(name: str) -> tuple[Tensor, Tensor]:
-    with (SOURCES / "samples" / f"{name}.npz").open("rb") as file, np.load(file) as arrays:
-        x, y = torch.from_numpy(arrays["x"][:50]), torch.from_numpy(arrays["y"][:50])
-    return (x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2)).float() / 255, y.long()
-
-
-def attacked(model: nn.Module, images: Tensor, labels: Tensor, radius: float) -> Tensor:
+def pgd(model: nn.Module, images: Tensor, labels: Tensor, radius: float) -> Tensor:
     """Five steps of PGD without a random start."""
     x = images
     for _ in range(5):
@@ -38,7 +31,7 @@ def attacked(model: nn.Module, images: Tensor, labels: Tensor, radius: float) ->
     return x.detach()
 
 
-def test_every_network_is_expected() -> None:
+def test_every_network_is_tested() -> None:
     assert set(EXPECTED) == set(ZOO)
 
 
@@ -46,13 +39,13 @@ def test_every_network_is_expected() -> None:
 def test_accuracy_clean_and_attacked(name: str) -> None:
     if not (SOURCES / "zoo" / f"{name}.safetensors").is_file():
         pytest.skip(f"{name} is not trained yet: experiments/train")
-    which, least, radius, low, high = EXPECTED[name]
-    images, labels = sample(which)
+    name_of_samples, least, radius, low, high = EXPECTED[name]
+    images, labels = samples(name_of_samples, 50)
     model = zoo(name)
     assert not model.training
     assert all(weight.dtype == torch.float32 for weight in model.parameters())
     assert (model(images).argmax(1) == labels).float().mean() >= least
-    under = (model(attacked(model, images, labels, radius)).argmax(1) == labels).float().mean()
+    under = (model(pgd(model, images, labels, radius)).argmax(1) == labels).float().mean()
     assert low <= under <= high
 
 

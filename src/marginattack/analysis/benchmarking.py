@@ -1,13 +1,13 @@
-r"""Attacks compared on even terms: the same samples, the same counted passes, and what the best of all of them found.
+r"""Attacks compared on equal terms: the same samples, the same budget of passes, one pool of best known distances.
 
 Local optimality is AttackBench's (Cinà et al. 2025): with :math:`A` the area under robust accuracy against distance up
-to :math:`d_{max}`, the largest of the pooled best distances,
+to :math:`d_{max}`, the largest of the best known distances,
 
 .. math:: 1 - \frac{A - A_{best}}{accuracy \cdot d_{max} - A_{best}}.
 
-Robust accuracy is a staircase, and its area is exact here: :math:`accuracy \cdot mean(\min(d, d_{max}))`. So a miss
-counts as :math:`d_{max}`, and no distance counts as more; the mean excess :math:`d / d_{best} - 1` is cut in the same
-way. Samples that nothing ever found an adversarial point for have no excess.
+Robust accuracy is a step function, so its area is exact: :math:`accuracy \cdot mean(\min(d, d_{max}))`. A miss counts
+as :math:`d_{max}`, and no distance counts as more; the mean excess :math:`d / d_{best} - 1` is truncated in the
+same way. Samples without any known adversarial point have no excess.
 """
 
 import time
@@ -23,14 +23,17 @@ from torch import Tensor
 
 from marginattack.attacks import ATTACKS, LBFGS, Attack, CarliniWagner, Search
 from marginattack.attacks.presets import PRESETS, preset
-from marginattack.attacks.search import WITHIN
-from marginattack.core.classifier import Classifier
-from marginattack.core.history import GRID
+from marginattack.attacks.search import MARGIN_PGD
+from marginattack.core.incumbent import GRID
 from marginattack.core.norms import Norm
 from marginattack.core.problem import Problem
+from marginattack.core.validation import Batch
 from marginattack.errors import InputError
+from marginattack.execution.session import Session
+from marginattack.integrations import EXTERNAL_ATTACKS, external_attack
+from marginattack.integrations.external import ExternalAttack, ProblemInfo
 
-STRIDE = 5  # every fifth point of the anytime grid: from one to the next a factor of 1.28
+STRIDE = 5  # every fifth point of the history's grid: each is 1.28 times the one before
 
 Numbers = NDArray[np.float64]
 
@@ -42,125 +45,95 @@ class Trial:
     attack: str  # its repr, with the settings
     budget: int
     distance: Numbers  # (n,), infinity: not found
-    curve: Numbers  # (n, len(grid(budget))), the best distance within so many passes
+    curve: Numbers  # (n, len(grid(budget))), the best distance within that many passes
     forwards: NDArray[np.int64]
     backwards: NDArray[np.int64]
-    rejected: int  # points that the bare model did not confirm
+    rejected: int  # points that failed verification
     seconds: float
 
 
 def grid(budget: int) -> NDArray[np.int64]:
-    """The passes at which anytime curves are kept."""
+    """Numbers of passes at which the curves of a trial are sampled."""
     passes = GRID[::STRIDE].double().numpy()
     return np.unique(np.floor(passes[passes <= budget]).astype(np.int64))
 
 
-def trial(
-    classifier: Classifier,
-    images: Tensor,
-    labels: Tensor,
-    norm: Norm,
-    attack: Attack,
-    *,
-    budget: int,
-    seed: int = 0,
-    batch: int = 500,
+def run_trial(
+    session: Session, samples: Batch, norm: Norm, attack: Attack, *, budget: int, seed: int = 0, batch: int = 500,
     guard: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Trial:
-    """Run an attack on samples that are classified rightly; call it while the classifier is held and has accepted them.
+) -> Trial:  # fmt: skip
+    """Run an attack on correctly classified, validated samples and verify its points.
 
-    Each adversarial point is checked again on the bare model in other batches, as ``measure`` does. ``guard`` is
-    entered around the attack, batch by batch: it may end it by raising ``Finished``.
+    ``guard`` is a context manager around the attack on each batch, which may end it by raising ``BudgetExhausted``.
     """
+    info: list[ProblemInfo] = []
 
-    def guarded(problem: Problem) -> None:
+    def guarded_attack(problem: Problem) -> None:
+        info.append(ProblemInfo.of(problem, budget))
         with guard():
             attack(problem)
 
-    found, curves, forwards, backwards = [], [], [], []
     began = time.perf_counter()
-    places = torch.searchsorted(GRID.double(), torch.from_numpy(grid(budget)).double(), right=True) - 1
-    for first in range(0, len(images), batch):
-        rows = slice(first, first + batch)
-        ids = range(first, min(first + batch, len(images)))
-        classifier.meet(images[rows], classifier.answers(images[rows]))
-        problem = Problem(classifier, images[rows], labels[rows], norm, budget=budget, seed=seed, ids=ids)
-        problem.solve(guarded)
-        found.append(problem.best.unflatten(1, images.shape[1:]).cpu())
-        curves.append(problem.anytime.curve[:, places])
-        forwards.append(problem.forwards)
-        backwards.append(problem.backwards)
-    seconds = time.perf_counter() - began
-    adversarial, curve = torch.cat(found), torch.cat(curves).double()
-    moved = (adversarial != images).flatten(1).any(1)
-    holds = (classifier.recheck(adversarial, images) != labels) & moved
-    distance = norm.size((adversarial.double() - images.double()).flatten(1))[:, 0]
+    slots = torch.searchsorted(GRID.double(), torch.from_numpy(grid(budget)).double(), right=True) - 1
+    parts = [
+        session.solve(samples.select(slice(first, first + batch)), norm, guarded_attack, budget=budget, seed=seed)
+        for first in range(0, len(samples), batch)
+    ]
+    success = torch.cat([part.success for part in parts])
+    curve = torch.cat([part.history.curve[:, slots] for part in parts]).double()
     return Trial(
-        attack=described(attack, problem, budget),
-        budget=budget,
-        distance=torch.where(holds, distance, torch.inf).numpy(),
-        curve=torch.where(holds[:, None], curve, torch.inf).numpy(),
-        forwards=torch.cat(forwards).numpy(),
-        backwards=torch.cat(backwards).numpy(),
-        rejected=int((moved & ~holds).sum()),
-        seconds=seconds,
-    )
+        attack=attack.describe(info[0]) if isinstance(attack, ExternalAttack) else repr(attack), budget=budget,
+        distance=torch.cat([part.distance for part in parts]).numpy(),
+        curve=torch.where(success[:, None], curve, torch.inf).numpy(),
+        forwards=torch.cat([part.forwards for part in parts]).numpy(),
+        backwards=torch.cat([part.backwards for part in parts]).numpy(),
+        rejected=int(torch.cat([part.rejected for part in parts]).sum()), seconds=time.perf_counter() - began,
+    )  # fmt: skip
 
 
-def described(attack: Attack, problem: Problem, budget: int) -> str:
-    """The attack with its settings; of a peer, those for this problem."""
-    from marginattack.integrations.peer import Peer, plan_of
-
-    if not isinstance(attack, Peer):
-        return repr(attack)
-    settings = ", ".join(f"{key}={value}" for key, value in attack.settings(plan_of(problem, budget)).items())
-    return f"{attack.library.distribution}: {attack.entry.call}({settings})"
-
-
-def pooled(trials: Sequence[Trial]) -> Numbers:
-    """The best distance of each sample over everything that was run."""
+def best_distances(trials: Sequence[Trial]) -> Numbers:
+    """The least distance of each sample over all trials."""
     best: Numbers = np.min([trial.distance for trial in trials], axis=0)
     return best
 
 
-def furthest(best: Numbers) -> float:
-    """d_max: the largest of the pooled best distances."""
+def max_distance(best: Numbers) -> float:
+    """d_max: the largest of the best distances that are finite."""
     return float(best[np.isfinite(best)].max(initial=0.0))
 
 
-def area(distance: Numbers, d_max: float, accuracy: float = 1.0) -> float:
+def robust_accuracy_area(distance: Numbers, d_max: float, accuracy: float = 1.0) -> float:
     """The area under robust accuracy against distance, from 0 to d_max."""
     return accuracy * float(np.minimum(distance, d_max).mean())
 
 
 def local_optimality(distance: Numbers, best: Numbers, accuracy: float = 1.0) -> float:
-    """1 where the attack found the pooled best of every sample, 0 where it found nothing."""
-    d_max = furthest(best)
-    least = area(best, d_max, accuracy)
+    """1 where the attack found the best distance of every sample, 0 where it found nothing."""
+    d_max = max_distance(best)
+    least = robust_accuracy_area(best, d_max, accuracy)
     room = accuracy * d_max - least
-    lost = area(distance, d_max, accuracy) - least
+    lost = robust_accuracy_area(distance, d_max, accuracy) - least
     return 1.0 - lost / room if room > 0 else float(lost <= 0)
 
 
 def mean_excess(distance: Numbers, best: Numbers) -> float:
-    """The mean of d / d_best − 1 over the samples that anything was found for; d is cut at d_max."""
+    """The mean of d / d_best − 1 over the samples with a known adversarial point; d is truncated at d_max."""
     known = np.isfinite(best) & (best > 0)
     if not known.any():
         return float("nan")
-    return float((np.minimum(distance, furthest(best))[known] / best[known] - 1).mean())
+    return float((np.minimum(distance, max_distance(best))[known] / best[known] - 1).mean())
 
 
 def summary(trial: Trial, best: Numbers) -> dict[str, Any]:
-    """A trial in numbers, beside the pooled best."""
-    found = np.isfinite(trial.distance)
-    d_max = furthest(best)
+    """The measures of a trial against the best distances."""
+    known = np.isfinite(best)
     return {
         "optimality": local_optimality(trial.distance, best),
         "excess": mean_excess(trial.distance, best),
         "median": float(np.median(trial.distance)),
-        "mean": float(np.minimum(trial.distance, d_max).mean()),
-        "success": float(found.mean()),
-        "best": float((trial.distance <= 1.001 * best)[np.isfinite(best)].mean()) if np.isfinite(best).any() else 0.0,
+        "mean": float(np.minimum(trial.distance, max_distance(best)).mean()),
+        "success": float(np.isfinite(trial.distance).mean()),
+        "best": float((trial.distance <= 1.001 * best)[known].mean()) if known.any() else 0.0,
         "forwards": float(trial.forwards.mean()),
         "backwards": float(trial.backwards.mean()),
         "most": int((trial.forwards + trial.backwards).max()),
@@ -170,7 +143,7 @@ def summary(trial: Trial, best: Numbers) -> dict[str, Any]:
 
 
 def anytime(trial: Trial, best: Numbers) -> dict[str, list[float]]:
-    """The mean excess and the median distance within each number of passes of the grid."""
+    """The mean excess and the median distance at each number of passes of the grid."""
     return {
         "excess": [mean_excess(column, best) for column in trial.curve.T],
         "median": [float(np.median(column)) for column in trial.curve.T],
@@ -179,7 +152,7 @@ def anytime(trial: Trial, best: Numbers) -> dict[str, list[float]]:
 
 def _search(budget: int) -> Attack:
     levels = max(2, int(budget**0.36))
-    return Search(attack=replace(WITHIN, steps=max(2, budget // (2 * (levels + 1)))), levels=levels)
+    return Search(attack=replace(MARGIN_PGD, steps=max(2, budget // (2 * (levels + 1)))), levels=levels)
 
 
 def _cw(budget: int) -> Attack:
@@ -188,35 +161,33 @@ def _cw(budget: int) -> Attack:
     return CarliniWagner(searches=searches, steps=steps, initial=initial, rate=10 / max(50, steps))
 
 
-# Of our own attacks those whose length is a setting: chosen so that the budget is used. The others adapt by themselves.
-SUITED: Mapping[str, Callable[[int], Attack]] = {
+# Our own attacks whose number of steps is a setting, chosen to use the budget. The others adapt to it.
+SIZED_BY_BUDGET: Mapping[str, Callable[[int], Attack]] = {
     "search": _search,
     "cw": _cw,
     "lbfgs": lambda budget: LBFGS(steps=max(4, budget // 36)),
 }
 
 
-def zero_confidence(norm: str) -> list[str]:
-    """Our own attacks that look for the nearest point under this norm, not within a radius."""
+def minimum_norm_attacks(norm: str) -> list[str]:
+    """Our own attacks that minimise this norm, as opposed to those within a fixed radius."""
     return [name for name, kind in ATTACKS.items() if norm in kind.norms and not hasattr(kind, "eps")]
 
 
-def contender(name: str, budget: int) -> Attack:
-    """An attack by its name: one of ours, ``preset:NAME`` for the paper's, or a peer as ``advlib:ddn``."""
-    if name in SUITED:
-        return SUITED[name](budget)
+def attack_by_name(name: str, budget: int) -> Attack:
+    """One of our attacks, ``preset:NAME`` for the paper's settings, or an external attack such as ``advlib:ddn``."""
+    if name in SIZED_BY_BUDGET:
+        return SIZED_BY_BUDGET[name](budget)
     if name in ATTACKS:
         return ATTACKS[name]()
     prefix, _, rest = name.partition(":")
     if prefix == "preset" and rest in PRESETS:
         settings = preset(rest)
-        starts = max(1, min(settings.restarts, budget // 400))  # a start is worth at least 400 passes
+        starts = max(1, min(settings.restarts, budget // 400))  # at least 400 passes per start
         return replace(settings, restarts=starts, radius=settings.radius if starts > 1 else 0.0)
-    from marginattack.integrations import PEERS, peer
-
-    if name in PEERS:
-        return peer(name)
-    known = [*ATTACKS, *(f"preset:{key}" for key in PRESETS), *PEERS]
+    if name in EXTERNAL_ATTACKS:
+        return external_attack(name)
+    known = [*ATTACKS, *(f"preset:{key}" for key in PRESETS), *EXTERNAL_ATTACKS]
     raise InputError(f"no attack named {name!r}: choose one of {', '.join(known)}")
 
 
@@ -224,8 +195,8 @@ COLUMNS = ("attack", "budget", "optimality", "excess", "median", "mean", "succes
 
 
 def table(trials: Mapping[str, Sequence[Trial]]) -> list[tuple[str, ...]]:
-    """Rows of text under COLUMNS, the least excess first within each budget; the pool is everything given."""
-    best = pooled([trial for each in trials.values() for trial in each])
+    """Cells under COLUMNS, by budget and excess; the best distances are those of all the given trials."""
+    best = best_distances([trial for each in trials.values() for trial in each])
     rows = [(trial.budget, name, summary(trial, best)) for name, each in trials.items() for trial in each]
     rows.sort(key=lambda row: (row[0], row[2]["excess"]))
     return [
@@ -237,20 +208,18 @@ def table(trials: Mapping[str, Sequence[Trial]]) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def first_right(
-    classifier: Classifier, read: Callable[[Sequence[int]], tuple[Tensor, Tensor]], total: int, wanted: int
+def first_correct(
+    session: Session, read: Callable[[Sequence[int]], tuple[Tensor, Tensor]], total: int, wanted: int
 ) -> tuple[Tensor, Tensor]:
-    """The first samples that are classified rightly, at most as many as wanted."""
-    kept: list[tuple[Tensor, Tensor]] = []
-    have = 0
+    """The first ``wanted`` samples that are classified correctly, or all of them if there are fewer."""
+    images, labels = list[Tensor](), list[Tensor]()
     for first in range(0, total, 256):
-        images, labels = read(range(first, min(first + 256, total)))
-        right = classifier.predict(images) == labels
-        kept.append((images[right], labels[right]))
-        have += int(right.sum())
-        if have >= wanted:
+        x, y = read(range(first, min(first + 256, total)))
+        correct = session.predict(x) == y
+        images.append(x[correct])
+        labels.append(y[correct])
+        if sum(map(len, labels)) >= wanted:
             break
-    if have == 0:
-        raise InputError(f"the model classifies none of {total} samples rightly: are the labels those of its classes?")
-    images, labels = (torch.cat([pair[i] for pair in kept])[:wanted] for i in range(2))
-    return images, labels
+    if not any(map(len, labels)):
+        raise InputError(f"the model classifies none of {total} samples correctly: check the order of its classes")
+    return torch.cat(images)[:wanted], torch.cat(labels)[:wanted]

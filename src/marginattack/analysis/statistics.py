@@ -1,80 +1,100 @@
-"""How sure a number is: intervals for shares and medians, and tests for pairs."""
+"""Confidence intervals for proportions and medians, and a test for paired distances; all from scipy."""
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 CONFIDENCE = 0.95
 
 
-def share(hits: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Wilson's interval for a share of n samples."""
-    from scipy.special import ndtri
+def proportion_interval(hits: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return Wilson's score interval for a proportion of ``hits`` out of ``n``; (0, 1) where n is 0."""
+    from scipy.stats import binomtest
 
     if n == 0:
         return 0.0, 1.0
-    z, p = float(ndtri((1 + confidence) / 2)), hits / n
-    m = 1 + z * z / n
-    centre, half = (p + z * z / 2 / n) / m, z * np.sqrt(p * (1 - p) / n + z * z / 4 / n / n) / m
-    return max(float(centre - half), 0.0), min(float(centre + half), 1.0)
+    interval = binomtest(hits, n).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
-def median(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """An interval for the median from order statistics: it assumes no distribution, and infinite values are welcome.
+def median_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return a distribution-free interval for the median; NaN where there are too few values (at 95 %, fewer than six).
 
-    Fewer than six values admit none at 95 %: NaN.
+    Its ends are order statistics, so that infinite values are allowed.
     """
-    from scipy.special import bdtr, bdtrik
+    from scipy.stats import quantile_test
 
-    n = len(values)
-    if n == 0 or 0.5 ** (n - 1) > 1 - confidence:
+    if len(values) == 0:
         return float("nan"), float("nan")
-    ordered = np.sort(values)
-    tail = (1 - confidence) / 2
-    rank = int(np.ceil(bdtrik(tail, n, 0.5)))
-    rank -= int(rank > 0 and bdtr(rank - 1, n, 0.5) >= tail)
-    return float(ordered[max(rank - 1, 0)]), float(ordered[min(n - rank, n - 1)])
+    interval: Any = quantile_test(values, p=0.5).confidence_interval(confidence)
+    return float(interval.low), float(interval.high)
+
+
+def median_or_nan(values: np.ndarray) -> float:
+    """Return the median, or NaN where there are no values."""
+    return float(np.median(values)) if len(values) else float("nan")
+
+
+def lower_quantile(values: np.ndarray, q: float) -> float:
+    """Return the smallest value with at least a share ``q`` of all values at or below it; NaN where there are none.
+
+    Older versions of numpy return NaN from ``quantile`` next to infinite values.
+    """
+    return float(np.sort(values)[max(int(np.ceil(q * len(values))) - 1, 0)]) if len(values) else float("nan")
+
+
+class RobustAccuracy(NamedTuple):
+    """Robust accuracy at one distance, with its confidence interval."""
+
+    hits: int  # samples that are correctly classified and have no known adversarial example within the distance
+    accuracy: float
+    low: float
+    high: float
+
+
+def robust_accuracy(margins: np.ndarray, total: int, eps: np.ndarray) -> list[RobustAccuracy]:
+    """Return the share of ``total`` samples whose margin exceeds each eps; samples without a margin count as failed."""
+    hits = (len(margins) - np.searchsorted(np.sort(margins), eps, side="right")).tolist()
+    known = {k: RobustAccuracy(k, k / max(total, 1), *proportion_interval(k, total)) for k in set(hits)}
+    return [known[k] for k in hits]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs:
-    """What sets two results on the same samples apart: b minus a, sample by sample."""
+class PairedComparison:
+    """Distances b compared with distances a of the same samples."""
 
     n: int
-    smaller: int  # samples on which b is smaller
+    smaller: int  # samples where b is smaller
     larger: int
     ties: int
     median_a: float
     median_b: float
-    median_ratio: float  # of b/a over the samples that both found, at more than 0
+    median_ratio: float  # of b / a, over samples where both are finite and positive
     ratio_low: float
     ratio_high: float
-    p: float  # that differences this lopsided arise by chance: Wilcoxon's signed-rank test
+    p: float  # of Wilcoxon's signed-rank test
 
 
-def paired(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-6) -> Pairs:
-    """Compare two columns of distances, row by row; infinite: not found, and so larger than any that was.
+def compare_paired(a: np.ndarray, b: np.ndarray, tolerance: float = 1e-6) -> PairedComparison:
+    """Compare two arrays of distances sample by sample; infinite (not found) is larger than any finite distance.
 
-    Differences within ``tolerance`` of the distance are ties. The test is on the order of the differences; one between
-    found and not found counts as the largest of all.
+    Differences within the relative ``tolerance`` are ties. For the signed-rank test, a difference between found and not
+    found ranks above all others.
     """
     from scipy.stats import wilcoxon
 
-    same = np.isclose(a, b, rtol=tolerance, atol=0) | (np.isinf(a) & np.isinf(b))
-    both = np.isfinite(a) & np.isfinite(b)
-    difference = np.zeros(len(a))
-    difference[both] = b[both] - a[both]
-    largest = np.abs(difference).max(initial=0.0) + 1.0
-    difference = np.where(both, difference, np.where(np.isinf(b), largest, -largest))
-    difference = np.where(same, 0.0, difference)
-    moved = difference[difference != 0]
-    usable = both & (a > 0) & (b > 0)
-    ratio = b[usable] / a[usable]
-    low, high = median(ratio)
-    return Pairs(
-        n=len(a), smaller=int((difference < 0).sum()), larger=int((difference > 0).sum()), ties=int(same.sum()),
-        median_a=float(np.median(a)) if len(a) else float("nan"),
-        median_b=float(np.median(b)) if len(b) else float("nan"),
-        median_ratio=float(np.median(ratio)) if len(ratio) else float("nan"), ratio_low=low, ratio_high=high,
-        p=float(wilcoxon(moved).pvalue) if len(moved) else 1.0,
+    ties, finite = np.isclose(a, b, rtol=tolerance, atol=0), np.isfinite(a) & np.isfinite(b)
+    difference = np.where(np.isinf(b), np.inf, -np.inf)
+    difference[finite] = b[finite] - a[finite]
+    difference[ties] = 0.0
+    largest = np.abs(difference[finite]).max(initial=0.0) + 1.0
+    changed = np.clip(difference[difference != 0], -largest, largest)
+    positive = finite & (a > 0) & (b > 0)
+    ratio = b[positive] / a[positive]
+    low, high = median_interval(ratio)
+    return PairedComparison(
+        n=len(a), smaller=int((changed < 0).sum()), larger=int((changed > 0).sum()), ties=int(ties.sum()),
+        median_a=median_or_nan(a), median_b=median_or_nan(b), median_ratio=median_or_nan(ratio),
+        ratio_low=low, ratio_high=high, p=float(wilcoxon(changed).pvalue) if len(changed) else 1.0,
     )  # fmt: skip

@@ -1,4 +1,6 @@
-"""The attacks, by name: each a frozen dataclass of settings that is called on a Problem."""
+"""The attacks by name; other packages add theirs through the entry-point group ``marginattack.attacks``."""
+
+from importlib.metadata import entry_points
 
 from marginattack.attacks.attack import Attack as Attack
 from marginattack.attacks.bim import BIM as BIM
@@ -32,3 +34,4 @@ ATTACKS: dict[str, type[Attack]] = {
     "one-pixel": OnePixel,
     "boundary": Boundary,
 }
+ATTACKS |= {plugin.name: plugin.load() for plugin in entry_points(group="marginattack.attacks")}

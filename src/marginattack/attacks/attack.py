@@ -9,20 +9,24 @@ from marginattack.errors import InputError
 
 
 class Attack(ABC):
-    """A frozen dataclass of settings that is called with a problem and queries it until it is done.
+    """The settings of an attack, as a frozen dataclass; calling it with a problem runs the attack.
 
-    The problem counts passes and keeps the nearest adversarial point of each sample.
+    The problem charges the budget and keeps the nearest adversarial point of each sample (docs/add-an-attack.md).
     """
 
-    norms: ClassVar[tuple[str, ...]]  # names of the norms that it supports
-    cost: ClassVar[str]  # passes per step, as "1 forward + 1 backward"
-    reference: ClassVar[str]
+    norms: ClassVar[tuple[str, ...]]  # names of the supported norms
+    cost: ClassVar[str]  # passes per step, such as "1 forward + 1 backward"
+    reference: ClassVar[str]  # authors and year
 
     def check_norm(self, norm: Norm) -> None:
         """Raise InputError unless the attack supports this norm."""
-        if norm.name not in self.norms:
-            name, supported = type(self).__name__, ", ".join(self.norms)
-            raise InputError(f"{name} supports {supported}, not {norm}: choose another norm or attack")
+        require_norm(norm, self.norms, type(self).__name__)
 
     @abstractmethod
     def __call__(self, problem: Problem) -> None: ...
+
+
+def require_norm(norm: Norm, supported: tuple[str, ...], who: str) -> None:
+    """Raise InputError unless the norm is among those that are supported."""
+    if str(norm) not in supported:
+        raise InputError(f"{who} supports {', '.join(supported)}, not {norm}: choose another norm or attack")

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from marginattack.attacks.attack import Attack
-from marginattack.attacks.pgd import PGD
+from marginattack.attacks.pgd import PGD, FixedRadiusAttack
 from marginattack.core.losses import CROSS_ENTROPY, Loss
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
@@ -12,10 +11,19 @@ from marginattack.core.types import Points, Scalars
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class BIM(Attack):
-    """Few, long steps from x₀ within ``eps``; the settings mean what they do in ``PGD``.
+class BIM(FixedRadiusAttack):
+    """A few long steps from x₀ within a fixed radius.
 
-    Deviations: ``PGD``'s, and a norm other than ℓ∞, where the sign becomes that norm's steepest direction.
+    Deviations: those of ``PGD``; in norms other than ℓ∞, the norm's steepest direction replaces the sign.
+
+    Args:
+        eps, steps, step, relative, loss, stop: As in ``PGD``.
+
+    Example:
+        >>> import torch, marginattack as ma
+        >>> x, attack = torch.tensor([[0.9, 0.2, 0.1]]), ma.attacks.BIM(eps=0.4)
+        >>> ma.measure(torch.nn.Identity(), x, [0], "linf", attack=attack).success.tolist()
+        [True]
     """
 
     norms: ClassVar = PGD.norms
@@ -29,13 +37,5 @@ class BIM(Attack):
     loss: Loss = CROSS_ENTROPY
     stop: bool = True
 
-    def __call__(self, problem: Problem) -> None:
-        self._pgd(problem)
-
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
-        """As ``PGD.within``."""
-        self._pgd.within(problem, radius, start)
-
-    @property
-    def _pgd(self) -> PGD:
-        return PGD(**vars(self), random=False)
+        PGD(**vars(self), random=False).within(problem, radius, start)

@@ -1,12 +1,9 @@
-"""Boundary attack (Brendel, Rauber, Bethge 2018), from decisions alone: an adapter to Foolbox 3.3.4's.
+"""Boundary attack (Brendel, Rauber, Bethge 2018), from decisions alone: an adapter to Foolbox 3.3.4.
 
-It walks along the boundary from an adversarial noise image: a random step on the sphere around x₀, a step towards x₀,
-kept if it is still adversarial. Both step sizes adapt.
-
-Foolbox sees a model of two classes that asks the Problem: its label 0 is predicted where c(x) ≥ 0. Samples run one at
-a time, so that their draws are theirs: in a batch Foolbox shares one draw between all. That costs time, one forward of
-one input a step. The draws are torch's on the problem's device, seeded from the sample's own and put back afterwards:
-a CPU and a GPU walk differently. Bounds a coordinate are kept by clamping what Foolbox proposes.
+From a noise image it moves along the boundary: a random step on the sphere around x₀, then one towards x₀, kept if the
+point is still adversarial. Both step sizes adapt. Foolbox sees a model of two classes that queries the problem. Samples
+run one at a time, because Foolbox shares random draws within a batch. The draws are torch's on the problem's device,
+seeded from the sample's own, so CPU and GPU results differ. Proposals are clamped to the bounds of each coordinate.
 """
 
 import warnings
@@ -24,10 +21,22 @@ from marginattack.errors import InputError
 @final
 @dataclass(frozen=True, kw_only=True)
 class Boundary(Attack):
-    """At most ``directions`` noise images to start from, then ``steps`` proposals, each towards x₀ and sideways."""
+    """A random walk along the decision boundary, from a noise image towards x₀; needs Foolbox and finite bounds.
+
+    Args:
+        steps: Proposals, each of a sideways step and a step towards x₀.
+        directions: The most noise images that are tried as a start.
+        spherical_step, source_step: First sizes of the sideways step and of that towards x₀, as shares of the distance.
+
+    Example:
+        >>> import torch, marginattack as ma
+        >>> x, attack = torch.tensor([[0.6, 0.4, 0.1]]), ma.attacks.Boundary(steps=100)
+        >>> ma.measure(torch.nn.Identity(), x, [0], "l2", attack=attack).success.tolist()
+        [True]
+    """
 
     norms: ClassVar = ("l2",)
-    cost: ClassVar = "1 forward, and 1 more every tenth step"
+    cost: ClassVar = "1 forward per step, 2 every tenth step"
     reference: ClassVar = "Brendel, Rauber, Bethge 2018"
 
     steps: int = 5000
@@ -37,11 +46,11 @@ class Boundary(Attack):
 
     def __call__(self, problem: Problem) -> None:
         problem.box.require_finite("Boundary, which starts from noise in the box,")
-        foolbox = _foolbox()
-        problem.for_each_sample(lambda one: self.walk(one, foolbox))
+        foolbox = _import_foolbox()
+        problem.for_each_sample(lambda one: self.attack_sample(one, foolbox))
 
-    def walk(self, problem: Problem, foolbox: Any) -> None:
-        """Foolbox's attack on one sample."""
+    def attack_sample(self, problem: Problem, foolbox: Any) -> None:
+        """Run Foolbox's attack on a problem of one sample."""
         seed = int(problem.draws.uniform()[0, 0] * 2**24)
         model, label = _Decisions(problem, foolbox), torch.zeros_like(problem.x0[:, 0], dtype=torch.int64)
         noise = foolbox.attacks.LinearSearchBlendedUniformNoiseAttack(steps=50, directions=self.directions)
@@ -49,7 +58,7 @@ class Boundary(Attack):
             steps=self.steps, spherical_step=self.spherical_step, source_step=self.source_step
         )
         with torch.random.fork_rng([problem.x0.device] if problem.x0.is_cuda else []), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that no noise is adversarial: here it is a result
+            warnings.simplefilter("ignore")  # Foolbox warns if no noise is adversarial, which is a result here
             torch.manual_seed(seed)
             noise.run(model, problem.x0, label)
             if bool(torch.isfinite(problem.incumbent.distance)):
@@ -57,7 +66,7 @@ class Boundary(Attack):
 
 
 class _Decisions:
-    """A problem as Foolbox's model: two logits, the first higher where the constraint is not met."""
+    """A problem as a Foolbox model with two logits; the second is higher where a point is adversarial."""
 
     def __init__(self, problem: Problem, foolbox: Any) -> None:
         self.problem = problem
@@ -68,10 +77,10 @@ class _Decisions:
         return type(points)(torch.cat([(c >= 0).to(c), (c < 0).to(c)], dim=1))
 
 
-def _foolbox() -> Any:
+def _import_foolbox() -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it imports names that scipy has moved
             return import_module("foolbox")
     except ImportError:
-        raise InputError('Boundary runs Foolbox 3.3.4, which is missing: pip install "marginattack[peers]"') from None
+        raise InputError('Boundary needs Foolbox 3.3.4: pip install "marginattack[peers]"') from None

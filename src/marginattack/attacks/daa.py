@@ -1,37 +1,32 @@
-r"""Distributionally adversarial attack (Zheng, Chen, Ren 2018): particles that descend together and keep apart.
+r"""Distributionally adversarial attack (Zheng, Chen, Ren 2018): particles that descend together and repel each other.
 
 .. math:: \min_\mu \; E_\mu L - c \, H(\mu) \quad \text{over distributions } \mu \text{ on } ball \cap box
 
-The entropy H of the particles is seen through a Gaussian kernel :math:`K_{ij} = \exp(-\|x_i - x_j\|^2 / 2 h^2)`.
+The entropy H of the particles is estimated with a Gaussian kernel :math:`K_{ij} = \exp(-\|x_i - x_j\|^2 / 2 h^2)`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
-from typing import ClassVar, Protocol, final, runtime_checkable
+from typing import ClassVar, TypeAlias, final
 
 import torch
 from torch import Tensor
 
-from marginattack.attacks.attack import Attack
-from marginattack.attacks.pgd import anywhere, stepped
+from marginattack.attacks.pgd import FixedRadiusAttack, random_point, steepest_step
 from marginattack.core.losses import CROSS_ENTROPY, Loss
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
 
-
-@runtime_checkable
-class Flow(Protocol):
-    """(x, ĝ), both (samples, particles, d) ↦ what each particle descends; ĝ is ∇L scaled to a mean size of one"""
-
-    def __call__(self, x: Tensor, g: Tensor) -> Tensor: ...
+# (x, ĝ), both (samples, particles, d) ↦ what each particle descends; ĝ is ∇L over its mean size
+Flow: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
-@final
 @dataclass(frozen=True)
 class Blob:
     """ĝ_i + c/m (Σ_j K_ij ĝ_j − p_i), p_i ∝ Σ_j K_ij (x_i − x_j), h² = median ‖x_i − x_j‖² / (2 log(m + 1)).
 
-    The authors' code gives p the opposite sign, which draws the particles together; ``repulsion`` = −1 is that.
+    The authors' code gives p the opposite sign, which attracts the particles; ``repulsion=-1`` reproduces it.
     """
 
     c: float = 1.1
@@ -39,43 +34,51 @@ class Blob:
 
     def __call__(self, x: Tensor, g: Tensor) -> Tensor:
         m = x.shape[1]
-        near = _nearness(x, 2 * log(m + 1))
-        K = torch.exp(-near)
-        return g + self.c / m * (K @ g - self.repulsion * _push(K, x))
+        K = torch.exp(-_scaled_distance(x, 2 * log(m + 1)))
+        return g + self.c / m * (K @ g - self.repulsion * _repulsion(K, x))
 
 
-@final
 @dataclass(frozen=True)
 class DGF:
-    """ĝ_i − c p_i, p_i ∝ Σ_j (1 − ‖x_i − x_j‖² / 2h²) K_ij (x_i − x_j): particles nearer than √2 h push each other.
+    """ĝ_i − c p_i, p_i ∝ Σ_j (1 − ‖x_i − x_j‖² / 2h²) K_ij (x_i − x_j): particles nearer than √2 h repel each other.
 
-    Deviation: h² is the median of ‖x_i − x_j‖², because with the authors' (that of ``Blob``) the copies of one sample,
-    all about equally far from each other, would pull.
+    Deviation: h² is the median of ‖x_i − x_j‖². With the authors' (that of ``Blob``) the copies of one sample, all
+    about equally far from each other, would attract each other.
     """
 
     c: float = 0.1
 
     def __call__(self, x: Tensor, g: Tensor) -> Tensor:
-        near = _nearness(x, 1.0)
-        return g - self.c * _push((1 - near) * torch.exp(-near), x)
+        distance = _scaled_distance(x, 1.0)
+        return g - self.c * _repulsion((1 - distance) * torch.exp(-distance), x)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DAA(Attack):
-    """``particles`` copies of each sample, from random starts within ``eps``, descend ``flow``.
+class DAA(FixedRadiusAttack):
+    """Copies of each sample descend from random starts within a fixed radius and repel each other.
 
-    ``step`` is a share of eps; with ``stop`` a sample ends with the first adversarial point of any copy.
+    Deviations: the particles are copies of one sample; the authors let the samples of a batch interact, so that results
+    depend on the batch. Gradients and repulsion are scaled to the same size before c weighs them. Unscaled, c fits one
+    network: where the cross-entropy is flat, as without adversarial training, repulsion dominates (60 digits, ε = 0.1:
+    at most 28 % success with the authors' updates and constants, 45 % without repulsion).
 
-    Deviations: the particles are copies of one sample. The authors let the samples of a batch act on each other, so
-    that a result there depends on which inputs happen to be measured together; here it may not. And slopes and pushes
-    are scaled to the same size before c weighs them. Unscaled, c fits one network: where the cross-entropy is flat,
-    as on a network that was not trained against attacks, the push drowns the slope (60 digits, ε = 0.1: 28 % success
-    at most with the authors' updates and constants, 45 % without any push).
+    Args:
+        eps, steps, loss: As in ``PGD``.
+        step: Length of a step as a share of ``eps``.
+        particles: Copies of each sample.
+        flow: How particles interact, ``Blob()`` or ``DGF()``.
+        stop: Whether a sample ends at the first adversarial point of any copy.
+
+    Example:
+        >>> import torch, marginattack as ma
+        >>> x, attack = torch.tensor([[0.9, 0.2, 0.1]]), ma.attacks.DAA(eps=0.4, particles=3)
+        >>> ma.measure(torch.nn.Identity(), x, [0], "linf", attack=attack).success.tolist()
+        [True]
     """
 
     norms: ClassVar = ("linf",)
-    cost: ClassVar = "1 forward + 1 backward a step and particle"
+    cost: ClassVar = "1 forward + 1 backward per step and particle"
     reference: ClassVar = "Zheng, Chen, Ren 2018"
 
     eps: float = 0.3
@@ -86,45 +89,35 @@ class DAA(Attack):
     loss: Loss = CROSS_ENTROPY
     stop: bool = True
 
-    def __call__(self, problem: Problem) -> None:
-        self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
-
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
-        """Attack each sample within its own radius, one of the particles from ``start`` where that is given."""
         n, m = len(radius), self.particles
-        rows = torch.arange(n).repeat_interleave(m)
         radius = radius.repeat_interleave(m, dim=0)
-        with problem.subproblem(rows) as many:
-            x = anywhere(many, radius)
+        with problem.subproblem(torch.arange(n).repeat_interleave(m)) as copies:
+            x = random_point(copies, radius)
             if start is not None:
                 x = x.index_copy(0, torch.arange(0, n * m, m, device=x.device), start)
             for _ in range(self.steps):
-                _, g = many.value_and_gradient(x, loss=self.loss)
+                _, g = copies.value_and_gradient(x, loss=self.loss)
                 if self.stop:
-                    found = _grouped(many.incumbent.distance <= radius, m).any(1)
-                    many.budget.deactivate(found[:, 0].repeat_interleave(m))
-                v = self.flow(_grouped(x, m), _scaled(_grouped(g, m))).flatten(0, 1)
-                x = stepped(many, x, v, self.step * radius, radius)
-            many.value(x)
+                    found = (copies.incumbent.distance <= radius).reshape(n, m).any(1)
+                    copies.budget.deactivate(found.repeat_interleave(m))
+                v = self.flow(x.reshape(n, m, -1), _over_mean_size(g.reshape(n, m, -1))).flatten(0, 1)
+                x = steepest_step(copies, x, v, self.step * radius, radius)
+            copies.value(x)
 
 
-def _grouped(rows: Tensor, m: int) -> Tensor:
-    """The m copies of each sample along an axis of their own."""
-    return rows.reshape(-1, m, rows.shape[1])
+def _scaled_distance(x: Tensor, share: float) -> Tensor:
+    """‖x_i − x_j‖² / 2h² within each sample, h² the median of ‖x_i − x_j‖² over ``share``."""
+    squares = torch.cdist(x, x).square()
+    median = squares.flatten(1).median(1).values[:, None, None]
+    return squares / (2 * median / share).clamp(min=torch.finfo(x.dtype).tiny)
 
 
-def _nearness(x: Tensor, share: float) -> Tensor:
-    """‖x_i − x_j‖² / 2h² within each sample, h² the median of the distances squared over ``share``."""
-    apart = torch.cdist(x, x).square()
-    median = apart.flatten(1).median(1).values[:, None, None]
-    return apart / (2 * median / share).clamp(min=torch.finfo(x.dtype).tiny)
+def _repulsion(weight: Tensor, x: Tensor) -> Tensor:
+    """Σ_j w_ij (x_i − x_j), over its mean size"""
+    return _over_mean_size(weight.sum(2, keepdim=True) * x - weight @ x)
 
 
-def _push(weight: Tensor, x: Tensor) -> Tensor:
-    """Σ_j w_ij (x_i − x_j), scaled"""
-    return _scaled(weight.sum(2, keepdim=True) * x - weight @ x)
-
-
-def _scaled(v: Tensor) -> Tensor:
-    """Each particle's v over the mean size of its entries."""
+def _over_mean_size(v: Tensor) -> Tensor:
+    """Each particle's v over the mean absolute value of its entries."""
     return v / v.abs().mean(2, keepdim=True).clamp(min=torch.finfo(v.dtype).tiny)

@@ -1,4 +1,4 @@
-r"""FGSM (Goodfellow, Shlens, Szegedy 2015) as a zero-confidence attack: one gradient, then how far to follow it.
+r"""FGSM (Goodfellow, Shlens, Szegedy 2015) as a zero-confidence attack: one gradient, then a search for the step size.
 
 .. math:: \min_r \|z(r) - x_0\| \;\; \text{s.t.} \;\; c(z(r)) \le 0, \qquad
     z(r) = \arg\min_{z \in box} \|z - x_0\| \;\; \text{s.t.} \;\; \nabla L(x_0)^\top (z - x_0) = -r
@@ -18,17 +18,27 @@ from marginattack.core.types import Points, Scalars
 @final
 @dataclass(frozen=True, kw_only=True)
 class FGSM(Attack):
-    """The nearest crossing along the path of steepest descent at x₀, found with forward passes alone.
+    """The nearest crossing on the path of steepest descent at x₀, found with forward passes only.
 
-    For ℓ∞ the path z(r) is clip(x₀ − t sign ∇L), for ℓ2 clip(x₀ − t ∇L): the usual one. For ℓ1 and ℓ0 it fills
-    coordinate after coordinate to its wall. It ends in the corner of the box that ∇L points to, at r = r_max.
+    The path z(r) is clip(x₀ − t sign ∇L) for ℓ∞ and clip(x₀ − t ∇L) for ℓ2, as usual. For ℓ1 and ℓ0 it moves one
+    coordinate after another to its bound. It ends at r = r_max in the corner of the box opposite to ∇L.
 
-    ``scan`` queries go outward, each ``growth`` times further, up to r_max; ``halvings`` bisect the step before
-    the first that crosses. Deviation: the step is searched (as in Zhang et al. 2019), where the original fixes it.
+    Deviation: the step size is searched, as in Zhang et al. 2019; in the original it is fixed.
+
+    Args:
+        loss: What is minimised, one of ``marginattack.core.losses``.
+        scan, growth: Step sizes that are tried up to r_max until one crosses, and the factor from each to the next.
+        halvings: Bisections between the first step size that crosses and the one before.
+
+    Example:
+        >>> import torch, marginattack as ma
+        >>> x, attack = torch.tensor([[0.9, 0.2, 0.1]]), ma.attacks.FGSM()
+        >>> round(ma.measure(torch.nn.Identity(), x, [0], "linf", attack=attack).distance.item(), 3)
+        0.35
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
-    cost: ClassVar = "1 forward + 1 backward in all, then 1 forward a step size"
+    cost: ClassVar = "1 forward + 1 backward in all, then 1 forward per step size"
     reference: ClassVar = "Goodfellow, Shlens, Szegedy 2015"
 
     loss: Loss = CROSS_ENTROPY
@@ -45,15 +55,15 @@ class FGSM(Attack):
         def z(share: Scalars) -> Points:
             return problem.norm.onto_plane(problem.x0, g, share * r_max, problem.box)
 
-        nearest = self.growth ** (1 - self.scan)
+        shortest = self.growth ** (1 - self.scan)
         low = torch.zeros_like(problem.incumbent.distance)
         with problem.masked(torch.isinf(problem.incumbent.distance[:, 0])) as pending:
             for k in range(self.scan):
-                share = torch.full_like(low, nearest * self.growth**k)
+                share = torch.full_like(low, shortest * self.growth**k)
                 pending.value(z(share))
                 low = torch.where(torch.isinf(problem.incumbent.distance), share, low)
                 pending.budget.deactivate(torch.isfinite(problem.incumbent.distance[:, 0]))
-        high = (low * self.growth).clamp(nearest, 1)
+        high = (low * self.growth).clamp(shortest, 1)
         problem.budget.deactivate(torch.isinf(problem.incumbent.distance[:, 0]))
         for _ in range(self.halvings):
             middle, before = (low + high) / 2, problem.incumbent.distance

@@ -6,10 +6,7 @@ r"""First-order attack on the logit difference, for the best target (Gupta, MNIS
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import torch
-
-from marginattack.attacks.attack import Attack
-from marginattack.attacks.pgd import PGD
+from marginattack.attacks.pgd import PGD, FixedRadiusAttack
 from marginattack.core.losses import MARGIN
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
@@ -17,16 +14,26 @@ from marginattack.core.types import Points, Scalars
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LogitDifferenceAttack(Attack):
-    """Projected steepest descent on l_y − l_t for one class t after the other, the most likely at x₀ first.
+class LogitDifferenceAttack(FixedRadiusAttack):
+    """Projected steepest descent on l_y − l_t for one class t after another, the most likely at x₀ first.
 
-    Each of the ``candidates`` highest other classes gets ``restarts`` runs from random starts; a run holds its class
-    fixed, where ``losses.MARGIN`` would change it with the iterate. A targeted problem has its class already
-    and gets that loss. No paper describes the leaderboard's entry: steps, starts and order are ours.
+    A run keeps its class t, where ``losses.MARGIN`` would change it with the iterate. A targeted problem has a single
+    class. The leaderboard entry has no paper: steps, starts and order are our choice.
+
+    Args:
+        eps, steps, step, relative, stop: As in ``PGD``.
+        candidates: How many of the highest other classes are tried.
+        restarts: Random starts per class.
+
+    Example:
+        >>> import torch, marginattack as ma
+        >>> x, attack = torch.tensor([[0.9, 0.2, 0.1]]), ma.attacks.LogitDifferenceAttack(eps=0.4)
+        >>> ma.measure(torch.nn.Identity(), x, [0], "linf", attack=attack).success.tolist()
+        [True]
     """
 
     norms: ClassVar = PGD.norms
-    cost: ClassVar = "1 forward a candidate, then 1 forward + 1 backward a step"
+    cost: ClassVar = "1 forward per candidate, then 1 forward + 1 backward per step"
     reference: ClassVar = "Gupta 2018, MNIST challenge leaderboard"
 
     eps: float = 0.3
@@ -37,20 +44,10 @@ class LogitDifferenceAttack(Attack):
     restarts: int = 1
     stop: bool = True
 
-    def __call__(self, problem: Problem) -> None:
-        self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
-
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
-        """As ``PGD.within``, for each candidate."""
-        pgd = PGD(
-            steps=self.steps,
-            step=self.step,
-            relative=self.relative,
-            loss=MARGIN,
-            restarts=self.restarts,
-            stop=self.stop,
-        )
+        shared = {name: value for name, value in vars(self).items() if name != "candidates"}
+        pgd = PGD(**shared, loss=MARGIN)
         for label in problem.highest_classes(problem.x0, most=self.candidates):
-            pgd.leave(problem, radius)
+            pgd.deactivate_found(problem, radius)
             with problem.subproblem(targets=label) as towards:
                 pgd.within(towards, radius, start)

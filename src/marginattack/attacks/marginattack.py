@@ -1,11 +1,11 @@
-r"""MarginAttack (Zhang, Chang, Yu, Qian 2019): hop to the boundary, slide along it towards the input, repeat.
+r"""MarginAttack (Zhang, Chang, Yu, Qian 2019): restore to the boundary, project towards the input, repeat.
 
 .. math::
     z &= \arg\min_{z \in box} \|z - x\| \quad \text{s.t.} \quad \nabla c(x)^\top (z - x) = -\alpha c(x)
     && \text{restoration, Eqs. 3, 13} \\
     x^+ &= z - \beta a \nabla d(z - x_0) - \beta b \, s(z) && \text{projection, Eq. 6}
 
-The two designs of (a, b) are the values ``Slide`` and ``Shrink``; docs/method.md lists every deviation.
+The two designs of (a, b) are ``TangentProjection`` and ``BallProjection``; docs/method.md lists every deviation.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,22 +22,21 @@ from marginattack.core.budget import BudgetExhausted
 from marginattack.core.problem import ClassConstraint, Problem, Step
 from marginattack.core.schedules import Constant, Cosine, Geometric, Schedule
 from marginattack.core.types import Labels, Points, Scalars
+from marginattack.errors import InputError
 
-PATIENCE = 10  # pairs of moves, after which it is asked who gained by them
-SHORTEST = 8  # moves, or passes a candidate, that make it worth to follow or to rank a class
+PATIENCE = 10  # pairs of moves after which ``gain`` is tested
+SHORTEST = 8  # the fewest moves per followed class, and passes per ranked class
 
 Number: TypeAlias = float | Tensor
-
 # (problem, x, c, ∇c, α) ↦ z with ∇cᵀ(z − x) = −α c
 Restoration: TypeAlias = Callable[[Problem, Points, Scalars, Points, Number], Points]
-
 # (problem, z, ∇c(z), β) ↦ x⁺, nearer to x₀
 Projection: TypeAlias = Callable[[Problem, Points, Points, Number], Points]
 
 
 @dataclass(frozen=True)
 class InBox:
-    """The shortest hop that stays in the box, exact (Eq. 13)."""
+    """The shortest restoration inside the box, exact (Eq. 13)."""
 
     def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: Number) -> Points:
         return problem.norm.onto_plane(x, g, alpha * c, problem.box)
@@ -45,7 +44,7 @@ class InBox:
 
 @dataclass(frozen=True)
 class Clipped:
-    """The shortest hop without the box (Eq. 4), clipped to it afterwards, as other attacks do."""
+    """The shortest restoration without the box (Eq. 4), then clipped to it, as in other attacks."""
 
     def __call__(self, problem: Problem, x: Points, c: Scalars, g: Points, alpha: Number) -> Points:
         unbounded = torch.full_like(problem.box.lo, torch.inf)
@@ -54,10 +53,7 @@ class Clipped:
 
 @dataclass(frozen=True)
 class ActiveSet:
-    """The paper's loop over Eqs. 14 and 15, cut after some passes: coordinates at a wall stay, the others go on.
-
-    The first author's implementation makes five passes. Enough of them end at ``InBox``'s point.
-    """
+    """The paper's active-set loop (Eqs. 14, 15) with few passes, as in the first author's code; many give ``InBox``."""
 
     passes: int = 5
 
@@ -67,18 +63,17 @@ class ActiveSet:
         for _ in range(self.passes):
             fixed = torch.where(free, 0, g * (z - x)).sum(1, keepdim=True)
             slope = torch.where(free, g * s, 0).sum(1, keepdim=True)
-            hop = torch.where(slope > 0, (alpha * c + fixed) / slope, 0) * s
-            z = torch.where(free, problem.box.clamp(x - hop), z)
-            free = free & (x - hop >= problem.box.lo) & (x - hop <= problem.box.hi)
+            step = torch.where(slope > 0, (alpha * c + fixed) / slope, 0) * s
+            z = torch.where(free, problem.box.clamp(x - step), z)
+            free = free & (x - step >= problem.box.lo) & (x - step <= problem.box.hi)
         return z
 
 
 @dataclass(frozen=True)
-class Slide:
-    """First design: keep c, as far as its tangent plane tells. x⁺ = z + β (p − z), p the plane's nearest point to x₀.
+class TangentProjection:
+    """First design, keeps c to first order: x⁺ = z + β (p − z), p the point of the tangent plane nearest to x₀.
 
-    For ℓ2 this is Eq. 6 with ∇d = z − x₀, a = 1 and b = −a ∇cᵀ∇d / ∇cᵀs (Eq. 8 with its sign mended); p is sought
-    inside the box.
+    For ℓ2 this is Eq. 6 with ∇d = z − x₀, a = 1, b = −a ∇cᵀ∇d / ∇cᵀs (Eq. 8, its sign corrected); p is in the box.
     """
 
     def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
@@ -88,10 +83,10 @@ class Slide:
 
 
 @dataclass(frozen=True)
-class Shrink:
-    """Second design: shrink the perturbation by β, exactly. x⁺ = onto the ball of radius (1 − β)‖z − x₀‖ (z − βb s).
+class BallProjection:
+    """Second design, shrinks the perturbation by β exactly: z − βb s, projected onto the ball of (1 − β)‖z − x₀‖.
 
-    ``b`` is in pixels or, with ``relative``, in units of ‖z − x₀‖, which makes the move free of scale.
+    ``b`` is in units of the input or, with ``relative``, of ‖z − x₀‖, which makes the move independent of scale.
     """
 
     b: float
@@ -105,26 +100,26 @@ class Shrink:
 
 
 @dataclass(frozen=True)
-class ByNorm:
-    """Each norm's own design, as in the paper: in ℓ∞ the second, with a share ``pace`` of β, elsewhere the first.
+class DefaultProjection:
+    """The design that suits the norm, as in the paper: in ℓ∞ the second, with a share of β, elsewhere the first.
 
-    In ℓ∞ the plane's nearest point is a corner of the ball, and jumps to another one where a slope changes its sign.
+    In ℓ∞ the nearest point of the plane is a corner of the ball, which jumps where a gradient entry changes its sign.
     """
 
-    first: Slide = Slide()
-    second: Shrink = Shrink(b=4.0, relative=True)
-    pace: float = 0.25
+    tangent: TangentProjection = TangentProjection()
+    ball: BallProjection = BallProjection(b=4.0, relative=True)
+    ball_share: float = 0.25
 
     def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
         if problem.norm.shrinks:
-            return self.second(problem, z, g, self.pace * beta)
-        return self.first(problem, z, g, beta)
+            return self.ball(problem, z, g, self.ball_share * beta)
+        return self.tangent(problem, z, g, beta)
 
 
 @final
 @dataclass(frozen=True)
-class Pair(Step):
-    """A restoration from x, then a projection: α, ε and β from the plan."""
+class PairStep(Step):
+    """A restoration from x, then a projection; the plan holds α, ε and β."""
 
     restoration: Restoration
     projection: Projection
@@ -139,8 +134,8 @@ class Pair(Step):
 
 @final
 @dataclass(frozen=True)
-class Closing(Step):
-    """A restoration alone."""
+class ClosingStep(Step):
+    """A restoration alone; the plan holds α and ε."""
 
     restoration: Restoration
     queries: ClassVar = 1
@@ -163,22 +158,44 @@ def project(problem: Problem, projection: Projection, z: Points, beta: Number) -
 @final
 @dataclass(frozen=True, kw_only=True)
 class MarginAttack(Attack):
-    """Alternate restoration and projection moves, end on restorations (Alg. 1).
+    """Alternating restorations and projections, then restorations alone (Alg. 1).
 
-    ``moves`` counts both kinds, fewer where the budget does not pay for them; of every run the share
-    ``closing`` / ``moves`` at its end are restorations. A target scan restores towards each of the ``candidates``
-    highest other classes. As in the paper (``follow`` = 0), the first ``scans`` restorations are scans and keep the
-    point nearest to x₀ (or to the iterate). With ``follow``, one scan at the start ranks the classes; the nearest of
-    them are each followed for a share of the moves, and the nearest point that this finds takes the rest of them
-    towards any class; and of several starts the first is x₀ itself. Samples for which all this finds nothing, because
-    they are so far from the boundary that each slide undoes the hop, get up to ``rescue`` restorations more. With
-    ``gain``, a sample is left alone once ten pairs of moves brought it less than that share of its distance: for a β
-    that falls fast, as in the paper's presets; under the default one most is gained late, and fewer ``moves`` save
-    more.
+    A target scan restores towards each of several classes. As in the paper (``follow=0``), the first restorations are
+    scans and keep the nearest restored point. With ``follow``, one scan ranks the classes; the nearest are followed for
+    a share of the moves each, and the nearest point that this finds gets the other moves, towards any class.
+
+    Args:
+        moves: Restorations and projections per start; fewer where the budget does not suffice.
+        closing: How many of ``moves`` are the restorations at the end; each run has the same share of them.
+        scans: How many restorations are target scans, if ``follow`` is 0.
+        candidates: How many of the highest other classes a target scan includes.
+        follow: How many classes are followed; with several starts, the first is then x₀.
+        rescue: The most extra restorations where nothing was found: far out each projection undoes the restoration.
+        scan_near: Whether a scan keeps the restored point nearest to the "input" or to the "iterate".
+        offset: ε of Eq. 2 per pair of moves, as a schedule.
+        closing_offset: ε per closing move.
+        alpha: α per pair of moves.
+        closing_alpha: α of the closing moves.
+        beta: β per pair of moves.
+        projection: ``TangentProjection()``, ``BallProjection(b=...)``, or by default the one that suits the norm.
+        restoration: ``InBox()``, ``Clipped()`` or ``ActiveSet()``.
+        restarts: Number of starts.
+        radius: u of Eq. 17: starts are uniform within this distance of x₀ per coordinate.
+        gain: A sample stops once ten pairs of moves lowered its distance by less than this share; for a β that falls
+            fast, as in the presets. With the default β most is gained late: use fewer ``moves`` instead.
+
+    Raises:
+        InputError: A number is out of range.
+
+    Example:
+        >>> import torch, marginattack as ma
+        >>> x, attack = torch.tensor([[0.9, 0.2, 0.1]]), ma.MarginAttack(moves=40, closing=4)
+        >>> round(ma.measure(torch.nn.Identity(), x, [0], "linf", attack=attack).distance.item(), 3)
+        0.35
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
-    cost: ClassVar = "1 forward + 1 backward a move; a scan 1 backward a candidate"
+    cost: ClassVar = "1 forward + 1 backward per move; a scan 1 backward per candidate"
     reference: ClassVar = "Zhang, Chang, Yu, Qian 2019"
 
     moves: int = 200
@@ -193,39 +210,36 @@ class MarginAttack(Attack):
     alpha: Schedule = Constant(1.0)
     closing_alpha: float = 1.0
     beta: Schedule = Cosine(1.0, 0.005)
-    projection: Projection = ByNorm()
+    projection: Projection = DefaultProjection()
     restoration: Restoration = InBox()
     restarts: int = 1
     radius: float = 0.0
     gain: float = 0.0
 
     def __post_init__(self) -> None:
-        if (
-            self.moves < 1
-            or self.restarts < 1
-            or min(self.closing, self.scans, self.follow, self.rescue) < 0
-            or self.candidates < 1
-            or not 0 <= self.gain < 1
-        ):
-            rules = "moves, restarts and candidates start at 1, the other numbers at 0; gain is below 1"
-            raise ValueError(f"{self}: {rules}")
+        least = {"moves": 1, "restarts": 1, "candidates": 1, "closing": 0, "scans": 0, "follow": 0, "rescue": 0}
+        for name, number in least.items():
+            if getattr(self, name) < number:
+                raise InputError(f"{name} is {getattr(self, name)}: it must be at least {number}")
+        if not 0 <= self.gain < 1:
+            raise InputError(f"gain is {self.gain}: it must be at least 0 and below 1")
 
     def __call__(self, problem: Problem) -> None:
         share = problem.budget.remaining // self.restarts
         for restart in range(self.restarts):
             passes = share if self.gain else problem.budget.remaining // (self.restarts - restart)
             with problem.subproblem() as attempt:
-                home = self.follow > 0 and restart == 0 < self.restarts - 1
-                self.attempt(attempt, problem.x0 if home else self.start(attempt), passes)
+                at_input = self.follow > 0 and restart == 0 < self.restarts - 1
+                self.attempt(attempt, problem.x0 if at_input else self.start(attempt), passes)
 
     def attempt(self, problem: Problem, x: Points, passes: int) -> None:
-        """From one start: follow the nearest classes, then go on from the nearest point found."""
+        """From one start: follow the nearest classes, then continue from the nearest point found."""
         before = problem.budget.remaining
         near = self.nearest_classes(problem, x, min(self.follow, passes // (2 * SHORTEST) - 2))
-        rivals = min(self.candidates, problem.evaluator.classes - 1)
-        scans = 0 if self.follow or problem.targeted else min(self.scans, passes // (4 * rivals))
-        # Where the budget does not pay for all moves, fewer are planned: a plan cut short has no closing moves.
-        passes -= before - problem.budget.remaining + scans * (rivals - 1) + len(near) + 1
+        classes = min(self.candidates, problem.evaluator.classes - 1)
+        scans = 0 if self.follow or problem.targeted else min(self.scans, passes // (4 * classes))
+        # Where the budget does not pay for all moves, fewer are planned, so that the closing moves are included.
+        passes -= before - problem.budget.remaining + scans * (classes - 1) + len(near) + 1
         moves = max(1, min(self.moves, passes // 2))
         share = moves // (len(near) + 2)
         for label in near:
@@ -234,47 +248,45 @@ class MarginAttack(Attack):
         begin = torch.where(torch.isfinite(problem.incumbent.distance), problem.incumbent.points, x)
         self.run(problem, begin, moves - len(near) * share, scans)
         if self.rescue:
-            with problem.masked(torch.isinf(problem.incumbent.distance[:, 0])) as lost:
-                self.close(lost, x, self.rescue)
+            with problem.masked(torch.isinf(problem.incumbent.distance[:, 0])) as without_point:
+                self.close(without_point, x, self.rescue)
 
     def run(self, problem: Problem, x: Points, moves: int, scans: int) -> None:
-        """Pairs of moves from x, then the closing ones."""
+        """Pairs of moves from x, then the closing moves."""
         problem.observer.mark("")
-        closing = round(min(self.closing / self.moves, 0.5) * moves)
-        pairs = (moves - closing) // 2
+        pairs = (moves - round(min(self.closing / self.moves, 0.5) * moves)) // 2
         for k in range(min(scans, pairs)):
             z = self.scan(problem, x, self.alpha(k, pairs), self.offset(k, pairs))
             x = project(problem, self.projection, z, self.beta(k, pairs))
-        left = range(min(scans, pairs), pairs)
-        plan = [(self.alpha(k, pairs), self.offset(k, pairs), self.beta(k, pairs)) for k in left]
-        pair, closing = Pair(self.restoration, self.projection), moves - 2 * pairs
+        plan = [(self.alpha(k, pairs), self.offset(k, pairs), self.beta(k, pairs)) for k in range(pairs)][scans:]
+        step, closing = PairStep(self.restoration, self.projection), moves - 2 * pairs
         if self.gain:
-            self.while_it_gains(problem, x, pair, plan, closing)
+            self.run_while_gaining(problem, x, step, plan, closing)
         else:
-            (x,) = problem.run(pair, plan, x)
+            (x,) = problem.run(step, plan, x)
             self.close(problem, x, closing)
 
-    def while_it_gains(
-        self, problem: Problem, x: Points, pair: Pair, plan: Sequence[Sequence[float]], closing: int
+    def run_while_gaining(
+        self, problem: Problem, x: Points, step: PairStep, plan: Sequence[Sequence[float]], closing: int
     ) -> None:
-        """The pairs of the plan and the closing moves; whom ten pairs brought less than ``gain`` is left alone."""
-        going = torch.arange(len(x))
+        """The pairs of the plan and the closing moves, without samples that gained less than ``gain``."""
+        rows = torch.arange(len(x))
         with suppress(BudgetExhausted):  # other samples may still pay for another start
             for first in range(0, len(plan), PATIENCE):
                 block = plan[first : first + PATIENCE]
-                with problem.subproblem(going, known=True) as part:
+                with problem.subproblem(rows, known=True) as part:
                     before = part.incumbent.distance
-                    (x,) = part.run(pair, block, x)
+                    (x,) = part.run(step, block, x)
                 if len(block) == PATIENCE:
                     gained = (part.incumbent.distance <= (1 - self.gain) * before)[:, 0]
-                    going, x = going[gained.cpu()], x[gained]
-            with problem.subproblem(going, known=True) as part:
+                    rows, x = rows[gained.cpu()], x[gained]
+            with problem.subproblem(rows, known=True) as part:
                 self.close(part, x, closing)
 
     def close(self, problem: Problem, x: Points, moves: int) -> None:
-        """Restorations alone, ever further past the boundary."""
+        """Restorations alone, further and further past the boundary."""
         plan = [(self.closing_alpha, self.closing_offset(j, moves)) for j in range(moves)]
-        (x,) = problem.run(Closing(self.restoration), plan, x)
+        (x,) = problem.run(ClosingStep(self.restoration), plan, x)
         problem.value(x)
 
     def start(self, problem: Problem) -> Points:
@@ -284,32 +296,32 @@ class MarginAttack(Attack):
         return problem.box.clamp(problem.x0 + self.radius * (2 * problem.draws.uniform() - 1))
 
     def scan(self, problem: Problem, x: Points, alpha: float, offset: float) -> Points:
-        """Towards each candidate class; the restored point that is nearest (Eq. 16)."""
-        home = problem.x0 if self.scan_near == "input" else x
-        looks = problem.class_constraints(x, most=self.candidates, offset=offset)
-        hops, length = self.hops(problem, x, looks, alpha, home)
-        near = length.argmin(0, keepdim=True)
-        return hops.gather(0, near.expand(1, *x.shape))[0]
+        """The nearest of the points restored towards each candidate class (Eq. 16)."""
+        centre = problem.x0 if self.scan_near == "input" else x
+        constraints = problem.class_constraints(x, most=self.candidates, offset=offset)
+        points, distance = self.restore_each(problem, x, constraints, alpha, centre)
+        nearest = distance.argmin(0, keepdim=True)
+        return points.gather(0, nearest.expand(1, *x.shape))[0]
 
     def nearest_classes(self, problem: Problem, x: Points, number: int) -> list[Labels]:
-        """The classes whose restored points are nearest to x₀, the nearest first. A targeted problem needs none."""
+        """The classes whose restored points are nearest to x₀, the nearest first; none for a targeted problem."""
         if problem.targeted or number <= 0:
             return []
-        looks = problem.class_constraints(x, most=min(self.candidates, problem.budget.remaining // SHORTEST))
-        _, length = self.hops(problem, x, looks, 1.0, problem.x0)
-        order = length[..., 0].argsort(dim=0, stable=True)
-        return list(torch.stack([look.label for look in looks]).gather(0, order)[:number])
+        constraints = problem.class_constraints(x, most=min(self.candidates, problem.budget.remaining // SHORTEST))
+        _, distance = self.restore_each(problem, x, constraints, 1.0, problem.x0)
+        order = distance[..., 0].argsort(dim=0, stable=True)
+        return list(torch.stack([constraint.label for constraint in constraints]).gather(0, order)[:number])
 
-    def hops(
-        self, problem: Problem, x: Points, looks: list[ClassConstraint], alpha: float, home: Points
+    def restore_each(
+        self, problem: Problem, x: Points, constraints: list[ClassConstraint], alpha: float, centre: Points
     ) -> tuple[Tensor, Tensor]:
-        """The restored point of each class and how far it is from home; infinitely, where the box ends before it."""
-        hops, lengths = [], []
-        for _, c, g in looks:
+        """The restored point of each class and its distance from the centre, infinite if the box ends before it."""
+        points, distances = [], []
+        for _, c, g in constraints:
             z = self.restoration(problem, x, c, g, alpha)
             missing = ((g * (z - x)).sum(1, keepdim=True) + alpha * c).abs()
             rounding = 100 * torch.finfo(x.dtype).eps * problem.norm.dual(g) * problem.norm.size(x)
             missed = missing > 1e-3 * alpha * c.abs() + rounding
-            hops.append(z)
-            lengths.append(torch.where(missed, torch.inf, problem.norm.size(z - home)))
-        return torch.stack(hops), torch.stack(lengths)
+            points.append(z)
+            distances.append(torch.where(missed, torch.inf, problem.norm.size(z - centre)))
+        return torch.stack(points), torch.stack(distances)

@@ -1,9 +1,10 @@
-r"""PGD (Madry, Makelov, Schmidt, Tsipras, Vladu 2018): descend a loss inside a ball of fixed radius.
+r"""PGD (Madry, Makelov, Schmidt, Tsipras, Vladu 2018): minimise a loss inside a ball of fixed radius.
 
 .. math:: \min_x L(x) \;\; \text{s.t.} \;\; \|x - x_0\| \le \epsilon, \; x \in box, \qquad
     x^+ = \Pi_{ball}(x - \eta \, s), \;\; s = \arg\max_{\|s\| \le 1} \nabla L(x)^\top s
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -15,20 +16,46 @@ from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
 
 
+class FixedRadiusAttack(Attack):
+    """An attack within a radius, which may differ per sample."""
+
+    eps: float
+
+    def __call__(self, problem: Problem) -> None:
+        self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
+
+    @abstractmethod
+    def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
+        """Attack each sample within its own radius; ``start`` replaces the first starting point."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class PGD(Attack):
-    """``steps`` steps of steepest descent from each of ``restarts`` random starts, all within ``eps`` of x₀.
+class PGD(FixedRadiusAttack):
+    """Projected steepest descent within a fixed radius, from random starts.
 
-    ``step`` is a share of eps or, unless ``relative``, in pixels. With ``stop`` a sample ends at its first
-    adversarial point: the margin reported is then any distance up to eps.
+    Deviations: every iterate is judged, not only the last. Steps are steepest inside the box (``steepest_step``); the
+    original steps and clips, which is the same away from the bounds.
 
-    Deviations: every iterate is judged, not the last alone. The step is the steepest one inside the box (``stepped``),
-    where the original steps and clips; away from the walls they are the same.
+    Args:
+        eps: Radius of the ball around x₀.
+        steps: Steps per start.
+        step: Length of a step.
+        relative: Whether ``step`` is a share of ``eps`` or a length in units of the input.
+        loss: What is minimised, one of ``marginattack.core.losses``.
+        random: Whether to start at a random point of the ball instead of x₀.
+        restarts: Number of starts.
+        stop: Whether a sample ends at its first adversarial point, at any distance up to ``eps``.
+
+    Example:
+        >>> import torch, marginattack as ma
+        >>> x, attack = torch.tensor([[0.9, 0.2, 0.1]]), ma.attacks.PGD(eps=0.4, steps=20, step=0.1)
+        >>> 0.35 < ma.measure(torch.nn.Identity(), x, [0], "linf", attack=attack).distance.item() <= 0.4
+        True
     """
 
     norms: ClassVar = ("l1", "l2", "linf")
-    cost: ClassVar = "1 forward + 1 backward a step"
+    cost: ClassVar = "1 forward + 1 backward per step"
     reference: ClassVar = "Madry, Makelov, Schmidt, Tsipras, Vladu 2018"
 
     eps: float = 0.3
@@ -40,64 +67,49 @@ class PGD(Attack):
     restarts: int = 1
     stop: bool = True
 
-    def __call__(self, problem: Problem) -> None:
-        self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
-
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
-        """Attack each sample within its own radius, the first time from ``start`` where that is given."""
-        for x in starts(problem, radius, start, self.restarts, random=self.random):
-            self.descend(problem, x, radius, self.loss)
+        # All starts are drawn up front: the number of draws may not depend on when other samples of the batch end.
+        points = [random_point(problem, radius) if self.random else problem.x0 for _ in range(self.restarts)]
+        for x in points if start is None else [start, *points[1:]]:
+            self.descend(problem, x, radius)
 
-    def descend(self, problem: Problem, x: Points, radius: Scalars, loss: Loss) -> None:
-        """One run from x."""
+    def descend(self, problem: Problem, x: Points, radius: Scalars) -> None:
+        """Run the descent from x."""
+        length = self.step * radius if self.relative else torch.full_like(radius, self.step)
         for _ in range(self.steps):
-            _, g = problem.value_and_gradient(x, loss=loss)
-            self.leave(problem, radius)
-            x = stepped(problem, x, g, self.length(radius), radius)
+            _, g = problem.value_and_gradient(x, loss=self.loss)
+            self.deactivate_found(problem, radius)
+            x = steepest_step(problem, x, g, length, radius)
         problem.value(x)
-        self.leave(problem, radius)
+        self.deactivate_found(problem, radius)
 
-    def length(self, radius: Scalars) -> Scalars:
-        """η"""
-        return self.step * radius if self.relative else torch.full_like(radius, self.step)
-
-    def leave(self, problem: Problem, radius: Scalars) -> None:
-        """What is adversarial within its radius is done, if one such point is enough."""
+    def deactivate_found(self, problem: Problem, radius: Scalars) -> None:
+        """With ``stop``, deactivate samples that have an adversarial point within their radius."""
         if self.stop:
             problem.budget.deactivate((problem.incumbent.distance <= radius)[:, 0])
 
 
-def starts(problem: Problem, radius: Scalars, first: Points | None, number: int, *, random: bool) -> list[Points]:
-    """Where to begin, ``first`` the first where it is given.
-
-    They are drawn together and up front: how many draws are spent then does not depend on when the samples of a
-    batch end, and so the next draws of a sample do not depend on its company.
-    """
-    drawn = [anywhere(problem, radius) if random else problem.x0 for _ in range(number)]
-    return drawn if first is None else [first, *drawn[1:]]
-
-
-def anywhere(problem: Problem, radius: Scalars) -> Points:
+def random_point(problem: Problem, radius: Scalars) -> Points:
     """A random point of the ball, clipped to the box.
 
-    The distance is that of a uniform draw, t^(1/d) of the radius. So is the direction for ℓ∞; for the other norms it
-    leans a little to the diagonals, because it comes from the cube.
+    The distance is that of a uniform draw, t^(1/d) times the radius. The direction is uniform for ℓ∞; for other norms
+    it slightly favours the diagonals, because it is drawn from the cube.
     """
     direction, t = 2 * problem.draws.uniform() - 1, problem.draws.uniform()[:, :1]
-    far = radius * t ** (1 / direction.shape[1])
-    return inside(problem, problem.x0 + far * direction / problem.norm.size(direction), radius)
+    distance = radius * t ** (1 / direction.shape[1])
+    return into_ball(problem, problem.x0 + distance * direction / problem.norm.size(direction), radius)
 
 
-def stepped(problem: Problem, x: Points, g: Points, length: Scalars, radius: Scalars) -> Points:
-    """The shortest move inside the box that lowers gᵀx as much as a free steepest step of that length, then the ball.
+def steepest_step(problem: Problem, x: Points, g: Points, length: Scalars, radius: Scalars) -> Points:
+    """The shortest step in the box that lowers gᵀx as much as a free steepest step of that length, then the ball.
 
-    Coordinates that stand at a wall leave their part to the others. That helps a little in ℓ2 and ℓ∞, and ℓ1 lives
-    on it: the free step moves one coordinate alone, and stands still once that one has met its wall.
+    Coordinates at a bound pass their part to the others. ℓ1 depends on it: the free step moves a single coordinate, and
+    would stall once that one is at its bound. In ℓ2 and ℓ∞ it helps a little.
     """
-    return inside(problem, problem.norm.onto_plane(x, g, length * problem.norm.dual(g), problem.box), radius)
+    return into_ball(problem, problem.norm.onto_plane(x, g, length * problem.norm.dual(g), problem.box), radius)
 
 
-def inside(problem: Problem, x: Points, radius: Scalars) -> Points:
-    """Bring x into the box and the ball, whose radius is cut by a hair lest rounding put points outside."""
-    hair = torch.finfo(x.dtype).eps * (problem.norm.size(problem.x0) + radius)
-    return problem.norm.onto_ball(problem.box.clamp(x), problem.x0, (radius - hair).clamp(min=0))
+def into_ball(problem: Problem, x: Points, radius: Scalars) -> Points:
+    """Project x into the box and the ball, whose radius is reduced by the rounding error of a distance."""
+    rounding = torch.finfo(x.dtype).eps * (problem.norm.size(problem.x0) + radius)
+    return problem.norm.onto_ball(problem.box.clamp(x), problem.x0, (radius - rounding).clamp(min=0))

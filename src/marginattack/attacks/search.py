@@ -4,25 +4,17 @@ r"""Bisection of the radius of a fixed-radius attack, per sample (Ilyas et al. 2
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, final, runtime_checkable
+from typing import ClassVar, final
 
 import torch
 
 from marginattack.attacks.attack import Attack
-from marginattack.attacks.pgd import PGD, inside
+from marginattack.attacks.pgd import PGD, FixedRadiusAttack, into_ball
 from marginattack.core.losses import MARGIN
 from marginattack.core.problem import Problem
-from marginattack.core.types import Points, Scalars
+from marginattack.core.types import Scalars
 
-
-@runtime_checkable
-class FixedRadius(Protocol):
-    """An attack that searches within a radius, one per sample, and can begin at given points."""
-
-    def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None: ...
-
-
-WITHIN = PGD(steps=40, step=0.1, loss=MARGIN, random=False)
+MARGIN_PGD = PGD(steps=40, step=0.1, loss=MARGIN, random=False)
 
 
 @final
@@ -30,19 +22,29 @@ WITHIN = PGD(steps=40, step=0.1, loss=MARGIN, random=False)
 class Search(Attack):
     """Grow the radius until the attack succeeds, then bisect between the largest failure and the nearest success.
 
-    The first radius is twice the distance of the tangent plane at x₀, so that no scale has to be given; it grows
-    ``growth``-fold at most ``expansions`` times. Each of the ``levels`` begins at the incumbent, projected
-    onto the smaller ball. A sample ends a level at its first success, and the search once its bracket is narrower than
-    ``tolerance`` of its distance.
+    The first radius is twice the distance to the tangent plane at x₀, so that no scale has to be given. Each level
+    starts at the incumbent, projected onto the smaller ball.
 
     Deviation: a success lowers the upper end to the distance found, which may be well below the radius tried.
+
+    Args:
+        attack: The attack within a radius, such as ``PGD``.
+        levels: Bisections.
+        expansions, growth: How often the radius may grow, and by which factor.
+        tolerance: A sample ends when its bracket is narrower than this share of its distance.
+
+    Example:
+        >>> import torch, marginattack as ma
+        >>> x, attack = torch.tensor([[0.9, 0.2, 0.1]]), ma.attacks.Search()
+        >>> round(ma.measure(torch.nn.Identity(), x, [0], "linf", attack=attack).distance.item(), 3)
+        0.35
     """
 
     norms: ClassVar = PGD.norms
     cost: ClassVar = "the attack's, at each radius tried"
     reference: ClassVar = "Ilyas, Engstrom, Athalye, Lin 2018"
 
-    attack: FixedRadius = WITHIN
+    attack: FixedRadiusAttack = MARGIN_PGD
     levels: int = 12
     expansions: int = 8
     growth: float = 2.0
@@ -57,14 +59,14 @@ class Search(Attack):
             problem.budget.deactivate((distance - failed <= self.tolerance * distance)[:, 0])
             radius = (failed + distance) / 2
             with problem.masked(torch.isfinite(distance[:, 0])) as found:
-                self.attack.within(found, radius, inside(problem, problem.incumbent.points, radius))
+                self.attack.within(found, radius, into_ball(problem, problem.incumbent.points, radius))
             failed = torch.where(problem.incumbent.distance <= radius, failed, radius)
 
     def expand(self, problem: Problem) -> Scalars:
-        """Radii that grow until something is found: the largest at which nothing was."""
+        """Grow the radius until something is found; return the largest radius at which nothing was."""
         widest = problem.norm.size(problem.box.farthest(problem.x0))
         c, g = problem.value_and_gradient(problem.x0)
-        # A flat or nearly crossed input has no useful slope: stay between a trace of the box's size and all of it.
+        # Where the gradient vanishes or x₀ is almost adversarial, the tangent plane gives no useful radius.
         radius = (2 * c / problem.norm.dual(g)).nan_to_num(nan=torch.inf).clamp(min=1e-6 * widest, max=widest)
         failed = torch.zeros_like(radius)
         for _ in range(self.expansions):

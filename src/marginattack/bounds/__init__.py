@@ -1,4 +1,4 @@
-"""The other side of the margin: what is known or estimated about how near the boundary can be."""
+"""Estimates and bounds of how near the decision boundary can be."""
 
 from marginattack.bounds.clever import Clever as Clever
 from marginattack.bounds.clever import clever as clever

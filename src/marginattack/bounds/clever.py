@@ -1,16 +1,16 @@
-r"""CLEVER (Weng et al. 2018): an estimate of the margin from the largest slope seen around the input.
+r"""CLEVER (Weng et al. 2018): an estimate of the margin from the largest gradient norm around the input.
 
 .. math:: \min_{j \ne c} \; \min\Big(\frac{l_c(x_0) - l_j(x_0)}{L_j}, R\Big), \qquad
     L_j = \max_{\|x - x_0\|_p \le R} \|\nabla l_c(x) - \nabla l_j(x)\|_q
 
-L is not computed but extrapolated: the largest gradient norms of several batches of random points follow a reverse
-Weibull distribution, and its end point (the location, by maximum likelihood) is taken for L.
+L is extrapolated: the largest gradient norms of several batches of random points follow a reverse Weibull distribution,
+whose end point (its location, by maximum likelihood) estimates L.
 
-**An estimate, not a bound.** A margin may be smaller or larger than it. Points drawn at random miss the steep places
-that an attack finds, and a model whose gradients are masked (saturated, quantised, stepwise) looks flat to them and
-gets a score that is far too high (Goodfellow 2018, "Gradient masking causes CLEVER to overestimate adversarial
-perturbation size"); local Lipschitz constants are loose even where they are known (Huster, Chiang, Chadha 2018).
-Report it beside measured margins, never in their place: where it exceeds one, it is wrong.
+**An estimate, not a bound.** A margin may be smaller or larger. Random points miss the steep regions that an attack
+finds, and a model whose gradients are masked (saturated, quantised, stepwise) looks flat to them and gets a score that
+is far too high (Goodfellow 2018, "Gradient masking causes CLEVER to overestimate adversarial perturbation size"); local
+Lipschitz constants are loose even where they are known (Huster, Chiang, Chadha 2018). Report it beside measured
+margins, never in their place: where it exceeds one, it is wrong.
 """
 
 from collections.abc import Callable
@@ -24,17 +24,19 @@ from torch import Tensor, nn
 from marginattack.core.classifier import Bounds, Classifier
 from marginattack.core.draws import uniform
 from marginattack.core.norms import Norm, as_norm
-from marginattack.core.queries import gradient
+from marginattack.core.queries import input_gradient
 from marginattack.core.types import Points, Scalars
 from marginattack.errors import InputError
+from marginattack.execution.evaluator import ModelEvaluator
+from marginattack.execution.session import open_session
 
 LARGEST_SHAPE = 10.0  # of the Weibull fit; good fits on the bundled digits have 5 to 9
-SMALLEST = 2.0**-25  # half a unit of the uniform draws, which keeps their logarithms finite
+SMALLEST = 2.0**-25  # half a unit of the uniform draws: keeps their logarithms finite
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clever:
-    """The estimates, one row a sample: 0 where the input is misclassified, at most ``radius``. No lower bounds."""
+    """The estimates, one row per sample: 0 where the input is misclassified, at most ``radius``. No lower bounds."""
 
     norm: str
     radius: float
@@ -46,85 +48,95 @@ class Clever:
 
 
 def clever(
-    model: nn.Module | Classifier,
-    images: Any,
-    labels: Any,
-    norm: Norm | str = "l2",
-    *,
-    radius: float,
-    batches: int = 50,
-    samples: int = 64,
-    targets: Any = None,
-    bounds: Bounds | None = None,
-    seed: int = 0,
-) -> Clever:
-    """CLEVER's estimate of each input's margin, towards any class or, with ``targets``, towards one.
+    model: nn.Module | Classifier, images: Any, labels: Any, norm: Norm | str = "l2", *, radius: float,
+    batches: int = 50, samples: int = 64, targets: Any = None, bounds: Bounds | None = None, seed: int = 0,
+) -> Clever:  # fmt: skip
+    """Estimate the margin of each input with CLEVER, towards any class or, with ``targets``, towards one.
 
-    ``radius``: R, within which slopes are looked for; no estimate exceeds it. Each input costs batches × samples
-    forwards and as many backwards a class asked for (the paper: 500 × 1,024).
-    Points are uniform in the ball; where they leave the box they are clipped to it, as ART 1.20 does.
+    Each input costs batches × samples forwards, and as many backwards per class (the paper: 500 × 1,024). Points are
+    uniform in the ball and clipped to the box, as in ART 1.20.
+
+    Args:
+        model: A module from images to logits, or a Classifier.
+        images: Inputs.
+        labels: Their classes.
+        norm: ``"l1"``, ``"l2"`` or ``"linf"``.
+        radius: R, the radius of the ball in which gradients are sampled; no estimate exceeds it.
+        batches: Maxima that the distribution is fitted to.
+        samples: Points per maximum.
+        targets: One class per input, to estimate the distance to it instead of to the nearest other class.
+        bounds: The box of a model that is not a Classifier, (lo, hi).
+        seed: Seed of the random points.
+
+    Returns:
+        The estimates with their slopes and goodness of fit.
+
+    Raises:
+        InputError: If an argument is out of range or does not suit the model.
+
+    Example:
+        >>> clever(nn.Flatten(), torch.tensor([[0.9, 0.0]]), [0], "linf", radius=9.0).estimate
+        tensor([0.4500], dtype=torch.float64)
     """
     norm = as_norm(norm)
     if norm.name not in BALLS:
-        raise InputError(f"CLEVER needs a norm with a dual: choose one of {', '.join(BALLS)}, not {norm}")
+        raise InputError(f"CLEVER needs a norm with a dual, not {norm}: choose one of {', '.join(BALLS)}")
     if not 0 < radius < float("inf") or batches < 2 or samples < 1:
-        raise InputError(
-            f"radius {radius}, batches {batches}, samples {samples}: give a radius above 0, 2 batches, 1 sample"
-        )
+        given = f"radius {radius}, batches {batches}, samples {samples}"
+        raise InputError(f"{given}: give a finite radius above 0, at least 2 batches and 1 sample")
     if isinstance(model, Classifier) and bounds is not None:
-        raise InputError("bounds are stated twice: they belong to the Classifier that was given")
+        raise InputError("bounds are given twice: omit them, since the Classifier has its own")
     classifier = model if isinstance(model, Classifier) else Classifier(model, bounds=bounds)
-    with classifier.held():
-        x, y, a = classifier.accept(images, labels, targets)
-        prediction = classifier.predict(x)
-        slope, lead = (torch.full((len(x), classifier.classes), torch.nan, dtype=torch.float64) for _ in range(2))
-        fit = slope.clone()
+    settings = {"batches": batches, "samples": samples, "seed": seed, "targeted": targets is not None}
+    with open_session(classifier) as session:
+        batch = session.validate(images, labels, targets)
+        x, y, a, classes = batch.images, batch.labels, batch.targets, batch.classes
+        prediction, evaluator = session.predict(x), session.evaluator()
+        slope, gap, fit = (torch.full((len(x), classes), torch.nan, dtype=torch.float64) for _ in range(3))
         for row, c in enumerate(prediction.tolist()):
-            goals = [j for j in (range(classifier.classes) if a is None else [int(a[row])]) if j != c]
+            goals = [j for j in (range(classes) if a is None else [int(a[row])]) if j != c]
             if not goals or (a is None and c != int(y[row])):
-                continue  # on the wrong side already
-            with torch.no_grad():
-                logits = classifier.logits(x[row, None].to(classifier.device))[0].double().cpu()
-            lead[row, goals] = logits[c] - logits[goals]
-            slopes = _slopes(classifier, x[row], row, c, goals, norm, radius, batches * samples, seed)
-            for j, peaks in zip(goals, slopes.unflatten(1, (batches, samples)).amax(2), strict=True):
-                slope[row, j], fit[row, j] = end_point(peaks)
-    per_class = torch.where(lead.isnan(), torch.inf, (lead / slope).nan_to_num(nan=radius).clamp(max=radius))
-    reached = prediction != y if a is None else prediction == a
-    settings = {"batches": batches, "samples": samples, "seed": seed, "targeted": a is not None}
+                continue  # misclassified already
+            logits = evaluator.logits(x[row, None].to(classifier.device))[0].detach().double().cpu()
+            gap[row, goals] = logits[c] - logits[goals]
+            norms = _gradient_norms(evaluator, x[row], row, c, goals, norm, radius, batches * samples, seed)
+            for j, maxima in zip(goals, norms.unflatten(1, (batches, samples)).amax(2), strict=True):
+                slope[row, j], fit[row, j] = end_point(maxima)
+    per_class = torch.where(gap.isnan(), torch.inf, (gap / slope).nan_to_num(nan=radius).clamp(max=radius))
+    estimate = torch.where(prediction != y if a is None else prediction == a, 0.0, per_class.amin(1))
     return Clever(
-        norm=norm.name, radius=radius, estimate=torch.where(reached, 0.0, per_class.amin(1)), per_class=per_class,
-        slope=slope, fit=fit, settings=settings,
-    )  # fmt: skip
+        norm=norm.name, radius=radius, estimate=estimate, per_class=per_class, slope=slope, fit=fit, settings=settings
+    )
 
 
-def _slopes(
-    classifier: Classifier, image: Tensor, row: int, c: int, goals: list[int],
+def _gradient_norms(
+    evaluator: ModelEvaluator, image: Tensor, row: int, c: int, goals: list[int],
     norm: Norm, radius: float, count: int, seed: int,
 ) -> Tensor:  # fmt: skip
-    """‖∇(l_c − l_j)‖_q for each goal j (rows) at that many random points of the ball (columns)."""
+    """‖∇(l_c − l_j)‖_q for each goal j (rows) at ``count`` random points of the ball (columns)."""
+    classifier = evaluator.copies.classifier
     image = image.to(classifier.device)
-    lo, hi = classifier.box(image[None])
+    lo, hi = classifier.bounds_for(image[None])
     parts = []
-    for draw in torch.arange(count).split(classifier.chunk):
+    for draw in torch.arange(count).split(evaluator.batch_size):
         u = uniform(torch.full_like(draw, row), image.numel() + 1, seed=seed, draw=draw, like=image)
         points = image + radius * BALLS[norm.name](u[:, :-1], u[:, -1:]).unflatten(1, image.shape)
         leaf = torch.clamp(points, lo, hi).requires_grad_()
-        logits = classifier.logits(leaf)
-        leads = [(logits[:, c] - logits[:, j]).sum() for j in goals]
-        gradients = [gradient(lead, leaf, keep=lead is not leads[-1]) for lead in leads]
+        logits = evaluator.logits(leaf)
+        gaps = [(logits[:, c] - logits[:, j]).sum() for j in goals]
+        gradients = [input_gradient(gap, leaf, keep=gap is not gaps[-1]) for gap in gaps]
         parts.append(torch.stack([norm.dual(g.flatten(1))[:, 0] for g in gradients]))
     return torch.cat(parts, dim=1).double().cpu()
 
 
-def end_point(peaks: Tensor) -> tuple[float, float]:
+def end_point(maxima: Tensor) -> tuple[float, float]:
     """The largest value that the distribution of these maxima allows, and the p-value of its fit."""
     from scipy.stats import kstest, weibull_min
 
-    top, spread = float(peaks.max()), float(peaks.std())
-    if spread <= 1e-6 * top:  # a constant slope, as a linear model has, is its own maximum
+    top, spread = float(maxima.max()), float(maxima.std())
+    if spread <= 1e-6 * top:  # a constant slope, as of a linear model, is its own maximum
         return top, 1.0
-    below = ((top - peaks) / spread).numpy()  # free of scale, so that the search starts near the answer
+    below = ((top - maxima) / spread).numpy()  # scaled, so that the search starts near the answer
     with np.errstate(all="ignore"):  # trial fits whose end lies inside the data have likelihood zero
         shape, end, scale = weibull_min.fit(below)
         if not 0 < shape <= LARGEST_SHAPE:  # nearly a Gumbel distribution, which has no end: L would be millions

@@ -1,25 +1,15 @@
-"""The command line: parse, call, print. Every command imports what it needs when it is called."""
+"""The command line: parse, call, print. Commands import what they need when they run, so that help is fast."""
 
 import typer
 
 from marginattack.cli import bench, demo, listing, measure, reproduce, results
 
 app = typer.Typer(
-    help="How far is each input from the decision boundary of a classifier?",
+    help="Measure how far each input is from the decision boundary of a classifier.",
     no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
 )  # fmt: skip
 
-
-@app.callback()
-def main() -> None:
-    """How far is each input from the decision boundary of a classifier?"""
-
-
-app.command()(demo.demo)
-app.command()(measure.measure)
-app.command()(results.report)
-app.command()(results.compare)
-app.command()(measure.diagnose)
-app.command()(reproduce.reproduce)
+for command in (demo.demo, measure.measure, results.report, results.compare, measure.diagnose, reproduce.reproduce):
+    app.command()(command)
 app.command()(bench.bench)
 app.command("list")(listing.list_)

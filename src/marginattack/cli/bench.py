@@ -1,92 +1,82 @@
-"""marginattack bench: attacks side by side on a model, each with the same passes."""
+"""marginattack bench: compare attacks on one model with equal budgets."""
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from marginattack.cli.common import one_line_errors
-from marginattack.cli.measure import DataSource, Device, Model, Normalize, TrustPickle
-from marginattack.cli.results import AsJson
+from marginattack.cli.common import make_table, one_line_errors, show
+from marginattack.cli.options import AsJson, Seed, setting_options
+from marginattack.runs.settings import Settings, read_settings
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from marginattack.core.validation import Batch
+    from marginattack.execution.session import Session
 
-    from marginattack.core.classifier import Classifier
+DEFAULTS = ["race", "marginattack", "deepfool", "search"]
+BUDGET = "Forward plus backward passes per sample. Repeatable.  [default: 400]"
+ATTACK = "Attack: a name from `marginattack list attacks`, or preset:NAME. Repeatable."
+PEER = "Attack of another library: advlib:ddn, foolbox:fmn, secml:ddn, … Repeatable."
 
-DEFAULT = ["race", "marginattack", "deepfool", "search"]
-HELP_ATTACK = "As `marginattack list attacks`, or preset:NAME; repeat."
-HELP_PEER = "An attack of another library, as advlib:ddn, foolbox:fmn or secml:ddn; repeat."
 
-
+@setting_options("model", "data", "model.normalize", "model.trust_pickle", "device")
+@one_line_errors()
 def bench(
-    model: Model = None, data: DataSource = None,
-    norm: Annotated[str, typer.Option(help="l2, linf or l1.")] = "l2",
-    budget: Annotated[list[int] | None, typer.Option(help="Forwards + backwards a sample; repeat. 400.")] = None,
-    attack: Annotated[list[str] | None, typer.Option(help=HELP_ATTACK)] = None,
-    peer: Annotated[list[str] | None, typer.Option(help=HELP_PEER)] = None,
-    limit: Annotated[int, typer.Option(help="The first so many samples that are classified rightly.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
-    normalize: Normalize = None, trust_pickle: TrustPickle = None, device: Device = None, as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Compare attacks on one model and data set: margins found with the same number of passes, ours and others'."""
-    with one_line_errors():
-        names = [*(attack or ([] if peer else DEFAULT)), *(peer or [])]
-        if model is None or data is None:
-            raise ValueError("no model or no data is stated: give --model and --data, as zoo:mnist-cnn samples:mnist")
-        if limit < 1 or min(budget or [1]) < 1:
-            raise ValueError("--limit and --budget start at 1")
-        from marginattack.analysis import benchmarking as b
-        from marginattack.core.norms import as_norm
+    flags: dict[str, Any],
+    norm: Annotated[str, Option(metavar="NORM", help="Norm of the margins: l2, linf or l1.")] = "l2",
+    budget: Annotated[list[int] | None, Option(metavar="N", help=BUDGET)] = None,
+    attack: Annotated[list[str] | None, Option(metavar="ATTACK", help=ATTACK)] = None,
+    peer: Annotated[list[str] | None, Option(metavar="PEER", help=PEER)] = None,
+    limit: Annotated[int, Option(metavar="N", help="Use the first N correctly classified samples.")] = 100,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare attacks on one model. Ours and those of other libraries get the same number of passes."""
+    names = [*(attack or ([] if peer else DEFAULTS)), *(peer or [])]
+    settings = read_settings(None, [], flags)
+    if limit < 1 or min(budget or [1]) < 1:
+        raise ValueError("--limit and --budget must be at least 1")
+    from marginattack.analysis import benchmarking as b
+    from marginattack.core.norms import as_norm
 
-        contenders = {size: {name: b.contender(name, size) for name in names} for size in budget or [400]}
-        chosen = as_norm(norm)
-        classifier, images, labels = _open(model, data, limit, normalize or "auto", bool(trust_pickle), device)
-        trials: dict[str, list[b.Trial]] = {name: [] for name in names}
-        with classifier.held():
-            images, labels, _ = classifier.accept(images, labels)
-            for size, attacks in contenders.items():
-                for name, each in attacks.items():
-                    print(f"marginattack: {name}, {size} passes", file=sys.stderr)
-                    found = b.trial(classifier, images, labels, chosen, each, budget=size, seed=seed)
-                    trials[name].append(found)
-        best = b.pooled([trial for each in trials.values() for trial in each])
-        if as_json:
-            rows = [
-                {"attack": name, "budget": trial.budget, "settings": trial.attack, **b.summary(trial, best)}
-                for name, each in trials.items()
-                for trial in each
-            ]
-            print(json.dumps(rows, indent=1))
-        else:
-            _show(b.COLUMNS, b.table(trials), f"{norm}, {len(images)} samples of {data} on {model}")
+    contenders = {size: {name: b.attack_by_name(name, size) for name in names} for size in budget or [400]}
+    chosen = as_norm(norm)
+    trials: dict[str, list[b.Trial]] = {name: [] for name in names}
+    with _open(settings, limit) as (session, samples):
+        for size, attacks in contenders.items():
+            for name, each in attacks.items():
+                print(f"marginattack: {name}, {size} passes", file=sys.stderr)
+                trials[name].append(b.run_trial(session, samples, chosen, each, budget=size, seed=seed))
+    if as_json:
+        best = b.best_distances([trial for each in trials.values() for trial in each])
+        rows = [
+            {"attack": name, "budget": trial.budget, "settings": trial.attack, **b.summary(trial, best)}
+            for name, each in trials.items()
+            for trial in each
+        ]
+        print(json.dumps(rows, indent=1))
+    else:
+        title = f"{norm}, {len(samples)} samples of {settings.data.source} on {settings.model.source}"
+        show(make_table(b.COLUMNS, b.table(trials), title=title))
 
 
-def _open(
-    model: str, data: str, limit: int, normalize: str, trust_pickle: bool, device: str | None
-) -> tuple["Classifier", "Tensor", "Tensor"]:
+@contextmanager
+def _open(settings: Settings, limit: int) -> Iterator[tuple["Session", "Batch"]]:
+    """Open the model, and the first samples of the data set that it classifies correctly."""
     import torch
 
-    from marginattack.analysis.benchmarking import first_right
+    from marginattack.analysis.benchmarking import first_correct
     from marginattack.core.classifier import Classifier
+    from marginattack.execution.session import open_session
     from marginattack.sources.data import open_data
     from marginattack.sources.models import open_model
 
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    opened = open_model(model, normalize=normalize, trust_pickle=trust_pickle, device=place)
-    source = open_data(data, image_size=opened.image_size, trust_pickle=trust_pickle)
-    classifier = Classifier(opened.module, chunk=256)
-    with classifier.held():
-        images, labels = first_right(classifier, source.read, len(source), limit)
-    return classifier, images, labels
-
-
-def _show(header: tuple[str, ...], rows: list[tuple[str, ...]], title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*header, title=title)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    wanted, trust = settings.model, settings.model.trust_pickle
+    model = open_model(wanted.source, normalize=wanted.normalize, trust_pickle=trust, device=device)
+    data = open_data(settings.data.source, image_size=model.image_size, trust_pickle=trust)
+    with open_session(Classifier(model.module, batch_size=256)) as session:
+        yield session, session.validate(*first_correct(session, data.read, len(data), limit))

@@ -1,81 +1,90 @@
-"""What the commands share: how they end, and their progress bars."""
+"""What commands share: errors in one line, tables, and progress bars."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import typer
 
-MINUTE = 60.0
+LOG_INTERVAL = 60.0  # seconds
 
 
 @contextmanager
-def one_line_errors(hint: str = "") -> Iterator[None]:
-    """Bad input ends the command with one line and exit code 2; an interrupt with 130. ``hint`` says how to go on."""
+def one_line_errors(*, resumable: bool = False) -> Iterator[None]:
+    """End the command with one line on stderr: exit code 2 for bad input, 130 for an interrupt. Also a decorator."""
+    resume = " Run the same command again to resume." if resumable else ""
     try:
         yield
     except (ValueError, ModuleNotFoundError) as error:
-        _end(str(error), 2)
+        _fail(str(error), 2)
     except OSError as error:
-        from marginattack.storage.paths import is_full
+        from marginattack.storage.files import is_disk_full
 
-        if not is_full(error):
-            where = f" {error.filename}" if error.filename else ""
-            _end(f"cannot read or write{where}: {error.strerror or error}", 2)
-        _end(f"the disk is full: {error.strerror or error}; what is finished is kept{hint and ', and '}{hint}", 2)
+        if is_disk_full(error):
+            _fail(f"the disk is full: {error.strerror or error}.{resume and ' Finished results are kept.'}{resume}", 2)
+        path = f" {error.filename}" if error.filename else ""
+        _fail(f"cannot read or write{path}: {error.strerror or error}", 2)
     except KeyboardInterrupt:
-        _end(f"interrupted{hint and '; '}{hint}", 130)
+        _fail(f"Interrupted.{resume}", 130)
 
 
-def _end(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     print(f"marginattack: {' '.join(message.split())}", file=sys.stderr)
     raise typer.Exit(code) from None
 
 
-@contextmanager
-def progress(what: str, total: int, note: Callable[[], str] | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr with rate and time left, and whatever ``note`` says.
+def make_table(header: Iterable[str], rows: Iterable[Iterable[str]], **style: Any) -> Any:
+    """Make a rich table."""
+    from rich.table import Table
 
-    Nothing when that is no terminal; with a note, which long runs have, a line a minute for their logs.
+    table = Table(*header, **style)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def show(*lines: Any) -> None:
+    """Print tables and lines of text; tables are 160 characters wide where the output is not a terminal."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
+    for line in lines:
+        console.print(line, soft_wrap=isinstance(line, str))
+
+
+@contextmanager
+def progress(name: str, total: int, note: Callable[[], str] | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar with rate, time left and a note on stderr; yields a function that advances it.
+
+    Where stderr is not a terminal, a task with a note logs one line per minute, others print nothing.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Task as RichTask
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
     from rich.text import Text
 
-    class Rate(ProgressColumn):
-        def render(self, task: RichTask) -> Text:
-            return Text(f"{task.speed:.1f}/s" if task.speed else "")
+    console, last = Console(stderr=True), time.monotonic()
 
-    class Note(ProgressColumn):
-        def render(self, task: RichTask) -> Text:
-            return Text(note() if note else "")
+    def status(task: Task) -> str:
+        rate = f"{task.speed:.1f}/s" if task.speed else ""
+        return f"{rate}, {note()}" if rate and note else note() if note else rate
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(), Note()
-    )  # fmt: skip
-    console = Console(stderr=True)
-    # Shards may take a minute each, so the rate is over ten.
+    class Status(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(status(task))
+
+    def advance(done: int) -> None:
+        nonlocal last
+        bar.advance(task.id, done)
+        if note and not console.is_terminal and time.monotonic() - last >= LOG_INTERVAL:
+            last, left = time.monotonic(), task.time_remaining
+            line = f"{name} {task.completed:.0f}/{total}, {status(task)}{f', {left / 60:.0f} min left' if left else ''}"
+            print(f"marginattack: {line}", file=sys.stderr, flush=True)
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), Status())
+    # A shard may take a minute, so the rate is averaged over ten.
     with Progress(*columns, console=console, speed_estimate_period=600, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        if note is None or console.is_terminal:
-            yield lambda done: bar.advance(task, done)
-        else:
-            yield _logged(what, total, note)
-
-
-def _logged(what: str, total: int, note: Callable[[], str]) -> Callable[[int], None]:
-    """A line on stderr a minute."""
-    began = last = time.monotonic()
-    done = 0
-
-    def advance(more: int) -> None:
-        nonlocal done, last
-        done, now = done + more, time.monotonic()
-        if now - last >= MINUTE:
-            last, rate = now, done / (now - began)
-            left = f", {(total - done) / rate / 60:.0f} min left" if rate else ""
-            print(f"marginattack: {what} {done}/{total}, {rate:.1f}/s, {note()}{left}", file=sys.stderr, flush=True)
-
-    return advance
+        bar.add_task(name, total=total)
+        (task,) = bar.tasks
+        yield advance

@@ -1,69 +1,57 @@
-"""marginattack demo: the main job on what is bundled."""
+"""marginattack demo: measure the bundled digits on the bundled network."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
-from marginattack.cli.common import one_line_errors, progress
+from marginattack.cli.common import make_table, one_line_errors, progress, show
+from marginattack.cli.options import Seed
+from marginattack.runs.settings import read_settings
 
 if TYPE_CHECKING:
-    from marginattack import Margins
-    from marginattack.storage.run_folder import Store
+    from marginattack.margins import Margins
 
 LEVELS = {"l2": (1.00, 1.41, 1.73, 2.00), "linf": (0.06, 0.08, 0.10, 0.12)}  # the paper's, for MNIST
 
 
+@one_line_errors()
 def demo(
-    digits: Annotated[int, typer.Option(help="How many of the bundled digits to measure, 1 to 1,000.")] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the random draws.")] = 0,
-    page: Annotated[Path, typer.Option(help="The report to write.")] = Path("marginattack-demo.html"),
+    digits: Annotated[int, Option(metavar="N", help="Number of bundled digits to measure, 1 to 1,000.")] = 200,
+    seed: Seed = 0,
+    page: Annotated[Path, Option(metavar="FILE", help="HTML report to write.")] = Path("marginattack-demo.html"),
 ) -> None:
-    """Measure the l2 and linf margins of bundled MNIST digits on the bundled network, and write a report."""
-    with one_line_errors():
-        if not 1 <= digits <= 1000:
-            raise ValueError(f"--digits is {digits}: 1 to 1,000 digits are bundled")
-        with TemporaryDirectory() as folder:
-            _demo(digits, seed, page, Path(folder) / "mnist")
-
-
-def _demo(digits: int, seed: int, page: Path, folder: Path) -> None:
-    from marginattack.cli.results import show
-    from marginattack.errors import InputError
-    from marginattack.report import write_report
-    from marginattack.runs.run import run
-    from marginattack.runs.settings import read_settings
-
+    """Measure bundled MNIST digits. Prints l2 and linf margins on the bundled network and writes a report."""
+    if not 1 <= digits <= 1000:
+        raise ValueError(f"--digits is {digits}: choose 1 to 1,000, the number of bundled digits")
     flags = {"model": "zoo:mnist-cnn", "data": "samples:mnist", "data.limit": digits, "seed": seed,
              "norms": list(LEVELS), "shard": 50}  # fmt: skip
+    from marginattack.errors import InputError
+    from marginattack.margins import Margins
+    from marginattack.report import write_report
+    from marginattack.runs.run import run
+
     began = time.perf_counter()
-    store = run(read_settings(None, [], flags), folder, progress=progress, tell=lambda finding: None)
-    show([_table(store), f"mnist-cnn (the paper's network), MNIST test digits in official order, Race with 400 "
-          f"passes; {time.perf_counter() - began:.0f} s in all."])  # fmt: skip
-    try:
-        write_report([store.path], page)
-        print(f"{page} shows it all.")
-    except InputError as error:  # the packages that it needs are an extra
-        print(error)
+    with TemporaryDirectory() as folder:
+        settings = read_settings(None, [], flags)
+        store = run(settings, f"{folder}/mnist", progress=progress, on_finding=lambda finding: None)
+        header = ("norm", "accuracy", "median margin", "success at", "forwards + backwards")
+        seconds = time.perf_counter() - began
+        show(make_table(header, (_row(Margins.load(store.path, norm=part.norm)) for part in store.parts)),
+             f"mnist-cnn (the paper's network), MNIST test digits in official order, Race with 400 passes; "
+             f"{seconds:.0f} s in total.")  # fmt: skip
+        try:
+            write_report([store.path], page)
+            print(f"Report: {page}")
+        except InputError as error:  # the packages for reports are an optional extra
+            print(error)
 
 
-def _table(store: "Store") -> object:
-    from rich.table import Table
-
-    table = Table("norm", "accuracy", "median margin", "success at", "forwards + backwards")
-    for part in store.parts:
-        table.add_row(*_row(store.margins(part)))
-    return table
-
-
-def _row(margins: "Margins") -> Iterator[str]:
-    summary = margins.summary()
-    shares = [1 - share for share in margins.robust_accuracy(LEVELS[margins.norm])]
-    yield margins.norm
-    yield f"{summary['accuracy']:.1%}"
-    yield f"{summary['median']:.4f}"
-    yield "\n".join(f"{level:.2f}: {share:6.1%}" for level, share in zip(LEVELS[margins.norm], shares, strict=True))
-    yield f"{summary['forwards']:.0f} + {summary['backwards']:.0f}"
+def _row(margins: "Margins") -> list[str]:
+    summary, levels = margins.summary(), LEVELS[margins.norm]
+    robust = zip(levels, margins.robust_accuracy(levels), strict=True)
+    success = "\n".join(f"{level:.2f}: {1 - share:6.1%}" for level, share in robust)
+    passes = f"{summary['forwards']:.0f} + {summary['backwards']:.0f}"
+    return [margins.norm, f"{summary['accuracy']:.1%}", f"{summary['median']:.4f}", success, passes]

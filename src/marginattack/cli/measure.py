@@ -1,162 +1,94 @@
-"""marginattack measure and diagnose: on any model and any data."""
+"""marginattack measure and diagnose: any model on any data set."""
 
 import json
 import sys
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Exit, Option
 
-from marginattack.cli.common import one_line_errors, progress
-from marginattack.cli.results import AsJson, Unit, checked_unit, show
+from marginattack.cli.common import one_line_errors, progress, show
+from marginattack.cli.options import AsJson, Config, Set, Unit, check_unit, setting_options
+from marginattack.runs.settings import as_toml, read_settings
 
 if TYPE_CHECKING:
-    from marginattack.analysis.diagnose import Finding
     from marginattack.runs.engines.ray import Cluster
 
-MODELS = (
-    "zoo:NAME, file.py:factory or pkg.mod:factory (Python code, which is executed), .pt2, .onnx, "
-    "torchvision:NAME, timm:NAME, hf:NAME"
-)
-DATA = "samples:NAME, .npz with x and y, an image folder, torchvision:NAME, hf:NAME"
 
-Config = Annotated[Path | None, typer.Option(help="TOML file of settings; flags go before it.", show_default=False)]
-Set = Annotated[list[str] | None, typer.Option("--set", help="One setting, as attack.race.passes=1000; repeat.")]
-Model = Annotated[str | None, typer.Option(help=MODELS)]
-DataSource = Annotated[str | None, typer.Option("--data", help=DATA)]
-Normalize = Annotated[
-    str | None, typer.Option(help="imagenet, cifar10, MEAN/STD, none, or auto: as the model's source states.")
-]
-Resize = Annotated[int | None, typer.Option(help="Resize to this size in front of the model.")]
-Crop = Annotated[int | None, typer.Option(help="Cut out the middle of this size in front of the model.")]
-TrustPickle = Annotated[bool | None, typer.Option("--trust-pickle", help="Load pickles, which can execute any code.")]
-Labels = Annotated[str | None, typer.Option(help="File of labels for a folder of images.")]
-Split = Annotated[str | None, typer.Option(help="Split of a data set by name.")]
-ImageSize = Annotated[str | None, typer.Option(help="Fit image files: 224, or 256/224 (resize, then crop).")]
-Limit = Annotated[int | None, typer.Option(help="The first so many samples.")]
-Shuffle = Annotated[int | None, typer.Option(metavar="SEED", help="Shuffle the samples, before --limit.")]
-Expect = Annotated[float | None, typer.Option(help="Accuracy that was claimed, 0 to 1; far less is a grave finding.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 …; a GPU where there is one.")]
+OUT = "Run folder to write or resume; a path or s3://bucket/folder."
+ADDRESS = "Ray cluster: auto or HOST:PORT; by default one on this machine."
+WORKERS = "Ray workers; by default one per GPU, or one per core without GPUs."
 
 
-Attack = Annotated[list[str] | None, typer.Option(help="As `marginattack list attacks`, or preset:NAME; repeat.")]
-Target = Annotated[str | None, typer.Option(help="random, least-likely, or a file of classes, one a row of the data.")]
-OnlyCorrect = Annotated[bool | None, typer.Option("--only-correct", help="Leave out what is misclassified.")]
-Lattice = Annotated[int | None, typer.Option(help="255: also find images that are adversarial at 8 bits.")]
-Batch = Annotated[int | None, typer.Option(help="Samples side by side; by default as many as fit into memory.")]
-Search = Annotated[str | None, typer.Option(help="float32, tf32 or bf16: precision of the search, not of the result.")]
-Compiled = Annotated[bool | None, typer.Option("--compiled", help="On a GPU: torch.compile, for large data sets.")]
-Despite = Annotated[bool, typer.Option("--despite-findings", help="Measure also after a grave finding.")]
-EngineName = Annotated[str, typer.Option("--engine", help="serial: in this process; ray: on a Ray cluster.")]
-RayAddress = Annotated[str | None, typer.Option(help="Ray cluster: auto, or HOST:PORT; else one on this machine.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Ray: processes; one a GPU, or one a core without GPUs.")]
-Gpus = Annotated[float | None, typer.Option(min=0, help="Ray: GPUs of each worker; also a part of one, as 0.5.")]
-PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings as TOML and stop.")]
-
-
+@setting_options("*")
+@one_line_errors(resumable=True)
 def measure(
-    model: Model = None, data: DataSource = None,
-    out: Annotated[str | None, typer.Option(help="Run folder to write or go on with; or s3://bucket/folder.")] = None,
-    norm: Annotated[list[str] | None, typer.Option(help="l2, linf, l1 or l0; repeat.")] = None,
-    attack: Attack = None,
-    budget: Annotated[int | None, typer.Option(help="Forwards + backwards a sample, never exceeded.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the random draws.")] = None,
-    target: Target = None, only_correct: OnlyCorrect = None, lattice: Lattice = None,
-    normalize: Normalize = None, resize: Resize = None, crop: Crop = None, trust_pickle: TrustPickle = None,
-    labels: Labels = None, split: Split = None, image_size: ImageSize = None, limit: Limit = None,
-    shuffle: Shuffle = None, expect_accuracy: Expect = None, device: Device = None, batch: Batch = None,
-    search: Search = None, compiled: Compiled = None, config: Config = None, set_: Set = None,
-    print_config: PrintConfig = False, despite_findings: Despite = False,
-    engine: EngineName = "serial", address: RayAddress = None, workers: Workers = None, gpus_per_worker: Gpus = None,
-    unit: Unit = 1, as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Measure the margins of a data set on a model, into a run folder; the same command goes on where it stopped."""
-    with one_line_errors("the same command goes on"):
-        checked_unit(unit)
-        flags = {
-            "model": model, "data": data, "norms": norm, "attacks": attack, "budget": budget, "seed": seed,
-            "target": target, "only_correct": only_correct, "lattice": lattice, "model.normalize": normalize,
-            "model.resize": resize, "model.crop": crop, "model.trust_pickle": trust_pickle, "data.labels": labels,
-            "data.split": split, "data.image_size": image_size, "data.limit": limit, "data.shuffle": shuffle,
-            "expect_accuracy": expect_accuracy, "device": device, "batch": batch, "search": search,
-            "compiled": compiled,
-        }  # fmt: skip
-        from marginattack.runs.settings import as_toml, read_settings
+    flags: dict[str, Any],
+    out: Annotated[str | None, Option(metavar="RUN", help=OUT)] = None,
+    config: Config = None,
+    set_: Set = None,
+    print_config: Annotated[bool, Option("--print-config", help="Print the settings as TOML and exit.")] = False,
+    despite: Annotated[bool, Option("--despite-findings", help="Measure in spite of grave findings.")] = False,
+    engine: Annotated[str, Option(metavar="ENGINE", help="serial (in this process) or ray (on a cluster).")] = "serial",
+    address: Annotated[str | None, Option(metavar="ADDRESS", help=ADDRESS)] = None,
+    workers: Annotated[int | None, Option(min=1, metavar="N", help=WORKERS)] = None,
+    gpus_per_worker: Annotated[float | None, Option(min=0, metavar="N", help="GPUs per Ray worker, e.g. 0.5.")] = None,
+    unit: Unit = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Measure margins into a run folder. Run the same command again to resume an interrupted run."""
+    check_unit(unit)
+    settings = read_settings(config, set_ or [], flags)
+    if print_config:
+        print(as_toml(settings), end="")
+        return
+    if out is None:
+        raise ValueError("no run folder given: pass --out RUN")
+    cluster = _make_cluster(engine, address, workers, gpus_per_worker)
+    from marginattack.report import text
+    from marginattack.runs.engines.serial import serial_engine
+    from marginattack.runs.run import run
 
-        settings = read_settings(config, set_ or [], flags)
-        if print_config:
-            print(as_toml(settings), end="")
-            return
-        if out is None:
-            raise ValueError("no run folder is stated: give --out RUN")
-        cluster = _cluster(engine, address, workers, gpus_per_worker)
-        from marginattack.report import text
-        from marginattack.runs.engines.serial import in_this_process
-        from marginattack.runs.run import run
-
-        store = run(
-            settings, out, tell=_tell, despite=despite_findings, engine=cluster or in_this_process,
-            progress=partial(progress, note=cluster.note) if cluster else progress,
-        )  # fmt: skip
-        if as_json:
-            print(text.dumped(text.as_json(store, unit=unit)))
-        else:
-            show(
-                [
-                    *text.as_text(store, unit=unit),
-                    f"Stored in {store.path}; `marginattack report {store.path}` shows it.",
-                ]
-            )
-
-        if store.manifest["verified"]["failed"] or store.manifest["set_aside"]:
-            raise typer.Exit(1)
+    store = run(
+        settings, out, ignore_findings=despite, engine=cluster or serial_engine,
+        on_finding=lambda finding: print(f"marginattack: {finding.line()}", file=sys.stderr),
+        progress=partial(progress, note=cluster.note) if cluster else progress,
+    )  # fmt: skip
+    if as_json:
+        print(text.dump_json(text.summarize_run(store, unit=unit)))
+    else:
+        show(*text.format_run(store, unit=unit), f"Stored in {store.path}; report: `marginattack report {store.path}`")
+    if store.manifest["verified"]["failed"] or store.manifest["failed_shards"]:
+        raise Exit(1)
 
 
-def diagnose(
-    model: Model = None, data: DataSource = None, normalize: Normalize = None, resize: Resize = None, crop: Crop = None,
-    trust_pickle: TrustPickle = None, labels: Labels = None, split: Split = None, image_size: ImageSize = None,
-    limit: Limit = None, shuffle: Shuffle = None, expect_accuracy: Expect = None, device: Device = None,
-    config: Config = None, set_: Set = None, as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Say what would make margins of this model on these data meaningless or too large. Exit code 1: it is grave."""
-    with one_line_errors():
-        from dataclasses import asdict
+@setting_options("model*", "data*", "expect_accuracy", "device")
+@one_line_errors()
+def diagnose(flags: dict[str, Any], config: Config = None, set_: Set = None, as_json: AsJson = False) -> None:
+    """Check a model and data set. Finds what makes margins meaningless or too large; exit code 1 if it is grave."""
+    settings = read_settings(config, set_ or [], flags)
+    from dataclasses import asdict
 
-        from marginattack.runs.settings import read_settings
+    from marginattack.runs.job import open_job, run_preflight
 
-        flags = {
-            "model": model, "data": data, "model.normalize": normalize, "model.resize": resize, "model.crop": crop,
-            "model.trust_pickle": trust_pickle, "data.labels": labels, "data.split": split,
-            "data.image_size": image_size, "data.limit": limit, "data.shuffle": shuffle,
-            "expect_accuracy": expect_accuracy, "device": device,
-        }  # fmt: skip
-        from marginattack.runs.job import examine, open_job
-
-        findings = examine(open_job(read_settings(config, set_ or [], flags)))
-        if as_json:
-            print(json.dumps([asdict(finding) for finding in findings], indent=1))
-        for finding in [] if as_json else findings:
-            print(finding.line())
-        if not findings and not as_json:
-            print("nothing found: margins of this model can be measured")
-        if any(finding.grade == "grave" for finding in findings):
-            raise typer.Exit(1)
+    findings = run_preflight(open_job(settings))
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        print("\n".join(finding.line() for finding in findings) or "No problems found.")
+    if any(finding.grade == "grave" for finding in findings):
+        raise Exit(1)
 
 
-def _cluster(engine: str, address: str | None, workers: int | None, gpus: float | None) -> "Cluster | None":
-    """The engine that is named, where it is not this process."""
+def _make_cluster(engine: str, address: str | None, workers: int | None, gpus: float | None) -> "Cluster | None":
+    """Make the Ray engine; None for the serial one, to which the options of a cluster do not apply."""
     if engine == "ray":
         from marginattack.runs.engines.ray import Cluster
 
         return Cluster(address=address, workers=workers, gpus=gpus)
     if engine != "serial":
-        raise ValueError(f"no engine is named {engine!r}: choose from serial, ray")
+        raise ValueError(f"no engine named {engine!r}: choose from serial, ray")
     for flag, value in (("--address", address), ("--workers", workers), ("--gpus-per-worker", gpus)):
         if value is not None:
-            raise ValueError(f"{flag} {value} is for a cluster: add --engine ray")
+            raise ValueError(f"{flag} {value} needs a Ray cluster: add --engine ray")
     return None
-
-
-def _tell(finding: "Finding") -> None:
-    print(f"marginattack: {finding.line()}", file=sys.stderr)

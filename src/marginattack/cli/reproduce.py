@@ -1,40 +1,32 @@
-"""marginattack reproduce: the paper's experiments."""
+"""marginattack reproduce: the experiments of the paper."""
 
 import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from marginattack.cli.common import one_line_errors
 
+NAMES = "mnist, cifar10, imagenet, challenge, timing, convergence or ablations."
+DATA = ".npz file with x (uint8) and y that replaces the bundled samples. Repeatable."
 
+
+@one_line_errors(resumable=True)
 def reproduce(
-    experiment: Annotated[
-        str, typer.Argument(help="mnist, cifar10, imagenet, challenge, timing, convergence or ablations")
-    ],
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Few samples and moves: about three minutes on two cores.")
-    ] = False,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="An .npz file with x (uint8) and y, instead of the bundled samples; NAME=FILE; repeat."),
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for results; what is there is continued.")] = Path(
-        "reproduced"
-    ),
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    experiment: Annotated[str, Argument(metavar="EXPERIMENT", help=NAMES)],
+    quick: Annotated[bool, Option("--quick", help="Few samples and moves: about three minutes on two cores.")] = False,
+    data: Annotated[list[str] | None, Option(metavar="[NAME=]FILE", help=DATA)] = None,
+    out: Annotated[Path, Option("--out", "-o", metavar="FOLDER", help="Folder of results.")] = Path("reproduced"),
+    device: Annotated[str, Option(metavar="DEVICE", help="cpu or cuda.")] = "cpu",
 ) -> None:
-    """Run an experiment of the paper and print its table, the paper's figures beside ours."""
-    with one_line_errors(f"run it again with --out {out} to continue"):
-        from marginattack.reproduce import EXPERIMENTS
-        from marginattack.reproduce import reproduce as run
-        from marginattack.reproduce.show import SHOW
+    """Reproduce an experiment of the paper. Prints its table, with the paper's figures next to ours."""
+    from marginattack.reproduce import EXPERIMENTS
+    from marginattack.reproduce import reproduce as run
 
-        record = run(
-            experiment, out, quick=quick, data=data or (), device=device, say=lambda line: print(line, file=sys.stderr)
-        )
-        print(EXPERIMENTS[experiment].about)
-        print("\n".join(SHOW[experiment](record["numbers"])))
-        where = record["conditions"]
-        print(f"\n{where['command']}, {where['date']}, {where['hardware']}, commit {where['commit']}")
+    record = run(
+        experiment, out, quick=quick, data=data or (), device=device, log=lambda line: print(line, file=sys.stderr)
+    )
+    print(EXPERIMENTS[experiment].about)
+    print("\n".join(EXPERIMENTS[experiment].markdown(record["numbers"])))
+    print("\n{command}, {date}, {hardware}, commit {commit}".format(**record["conditions"]))

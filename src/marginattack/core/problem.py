@@ -24,7 +24,7 @@ from marginattack.core.budget import Budget, BudgetExhausted
 from marginattack.core.calibration import Tolerance
 from marginattack.core.draws import Draws
 from marginattack.core.goals import reach
-from marginattack.core.incumbent import Incumbent
+from marginattack.core.incumbent import History, Incumbent
 from marginattack.core.losses import Loss
 from marginattack.core.norms import Norm
 from marginattack.core.queries import Answer, Query, evaluate, join_answers
@@ -42,14 +42,24 @@ class ClassConstraint(NamedTuple):
     g: Points
 
 
+class Observation(NamedTuple):
+    """A query as an observer sees it: rows of the batch, points, their distance, the constraint there, the history."""
+
+    rows: Tensor
+    points: Points
+    distance: Scalars
+    c: Scalars
+    history: History
+
+
 class Observer:
     """Is told about every query; this one ignores it. While another one observes, nothing is captured as a graph."""
 
     def mark(self, move: str) -> None:
         """The next points to be queried come from this move."""
 
-    def record(self, rows: Tensor, points: Points, c: Scalars) -> None:
-        """These rows of the batch were queried at these points, with this value of the constraint."""
+    def record(self, query: Observation) -> None:
+        """Take note of a query that was answered."""
 
 
 class Step(ABC):
@@ -300,7 +310,9 @@ class Problem:
         if type(self.observer) is not Observer:
             origin = self.incumbent.origin_of(rows)
             origin = torch.arange(n, device=x.device) if origin is None else origin
-            self.observer.record(origin, x[rows].detach(), answer.values[0][:, None])
+            points, c = x[rows].detach(), answer.values[0][:, None]
+            distance = self.norm.size(points - self.x0[rows])
+            self.observer.record(Observation(origin, points, distance, c, self.incumbent.history))
         values = answer.values if isinstance(offset, float) and offset == 0 else answer.values - offset
         pairs = [
             (scatter_rows(value[:, None], rows, n), scatter_rows(gradient, rows, n))

@@ -1,41 +1,32 @@
-"""Attacks of other libraries under our counting and judging: ``peer("advlib:ddn")`` is an attack like any other."""
-
-import warnings
-from importlib import import_module
+"""Attacks of other libraries, counted and verified like our own: ``external_attack("advlib:ddn")`` is an Attack."""
 
 from marginattack.errors import InputError
 from marginattack.integrations import advlib, foolbox, secml
-from marginattack.integrations.guest import Guest as Guest
-from marginattack.integrations.peer import Library as Library
-from marginattack.integrations.peer import Peer as Peer
-from marginattack.integrations.peer import Plan as Plan
+from marginattack.integrations.external import ExternalAttack
 
-LIBRARIES: dict[str, Library] = {"advlib": advlib.LIBRARY, "foolbox": foolbox.LIBRARY, "secml": secml.LIBRARY}
-PEERS: dict[str, Peer] = {
-    f"{short}:{name}": Peer(name=f"{short}:{name}", library=library, entry=entry)
-    for short, library in LIBRARIES.items()
-    for name, entry in library.entries.items()
+EXTERNAL_ATTACKS: dict[str, ExternalAttack] = {
+    attack.name: attack for attack in (*advlib.ATTACKS, *foolbox.ATTACKS, *secml.ATTACKS)
 }
 
 
-def missing(name: str) -> str:
-    """Why a peer cannot run here, in a line; empty where it can."""
-    peer = PEERS[name]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            peer.library.load()
-            for module in peer.entry.needs:
-                import_module(module)
-    except (ImportError, RuntimeError) as error:
-        return f"{peer.library.distribution} cannot be imported: {error}"
-    return ""
+def external_attack(name: str) -> ExternalAttack:
+    """Look up an attack of another library.
 
+    Args:
+        name: ``LIBRARY:ATTACK``, a key of ``EXTERNAL_ATTACKS``, such as ``"advlib:ddn"`` or ``"foolbox:fmn"``.
 
-def peer(name: str) -> Peer:
-    """A peer by its name, ready to run."""
-    if name not in PEERS:
-        raise InputError(f"no peer named {name!r}: choose one of {', '.join(PEERS)}")
-    if why := missing(name):
-        raise InputError(f'{name}: {why}; pip install "marginattack[peers]"')
-    return PEERS[name]
+    Returns:
+        The attack, to be passed to ``measure(attack=…)``.
+
+    Raises:
+        InputError: If there is no attack of that name, or its library cannot be imported.
+
+    Example:
+        >>> external_attack("foolbox:ddn").supported_norms
+        ('l2',)
+    """
+    if name not in EXTERNAL_ATTACKS:
+        raise InputError(f"no external attack named {name!r}: choose one of {', '.join(EXTERNAL_ATTACKS)}")
+    if reason := EXTERNAL_ATTACKS[name].why_unavailable():
+        raise InputError(f'{name}: {reason}; pip install "marginattack[peers]"')
+    return EXTERNAL_ATTACKS[name]

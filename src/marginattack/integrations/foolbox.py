@@ -1,89 +1,79 @@
-"""Foolbox 3.3.4: its attacks that look for the least perturbation, with the settings of AttackBench."""
+"""Foolbox 3.3.4: its minimum-norm attacks, with AttackBench's settings."""
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from marginattack.integrations.guest import Guest
-from marginattack.integrations.peer import Entry, Library, Plan, Settings
-
-ORDER = {"l1": 1.0, "l2": 2.0, "linf": torch.inf}
+from marginattack.integrations.external import ExternalAttack, ProblemInfo, fmn_variants
+from marginattack.integrations.problem_module import ProblemModule
 
 
-def load() -> Any:
-    """The module foolbox."""
-    return import_module("foolbox")
-
-
-def run(foolbox: Any, call: str, settings: Settings, guest: Guest, plan: Plan) -> Tensor:
-    """The attack's points. ``{}`` in the name of an attack is its norm."""
-    box = (float(guest.problem.lo.min()), float(guest.problem.hi.max()))
-    model = foolbox.PyTorchModel(guest.eval(), bounds=box, device=guest.images.device)
-    name = call.format({"l1": "L1", "l2": "L2", "linf": "LInf" if "FMN" in call else "Linf"}[plan.norm])
+def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor:
+    """Call the attack and return its points. ``{}`` in the name of an attack stands for the norm."""
+    foolbox, norm = import_module("foolbox"), model.problem.norm.name
+    bounds = (float(model.problem.box.lo.min()), float(model.problem.box.hi.max()))
+    wrapped = foolbox.PyTorchModel(model.eval(), bounds=bounds, device=model.images.device)
+    name = function.format({"l1": "L1", "l2": "L2", "linf": "LInf" if "FMN" in function else "Linf"}[norm])
     name = name.replace("LinfBrendel", "LinfinityBrendel")
-    more = {"starting_points": others(guest, plan.norm)} if "Brendel" in call else {}
-    points: Tensor = getattr(foolbox.attacks, name)(**settings).run(model, guest.images, guest.labels, **more)
+    start = {"starting_points": other_class_starts(model)} if "Brendel" in function else {}
+    points: Tensor = getattr(foolbox.attacks, name)(**settings).run(wrapped, model.images, model.labels, **start)
     return points
 
 
-def others(guest: Guest, norm: str) -> Tensor:
-    """For each sample the nearest one of another class: adversarial without a look, as all are classified rightly.
+def other_class_starts(model: ProblemModule) -> Tensor:
+    """For each sample the nearest one of another class: adversarial without a query, as all are classified correctly.
 
-    AttackBench starts Brendel and Bethge's attack from the data set too.
+    AttackBench also starts Brendel and Bethge's attack from the data set.
     """
-    x, y = guest.images.flatten(1), guest.labels
-    far = torch.cdist(x, x, p=ORDER[norm]).masked_fill(y[:, None] == y[None, :], torch.inf)
-    if not bool(torch.isfinite(far.amin(1)).all()):
-        raise ValueError("all samples of the batch are of one class: there is none to start from")
-    return guest.images[far.argmin(1)]
+    x, y = model.images.flatten(1), model.labels
+    distance = torch.cdist(x, x, p=ProblemInfo.of(model.problem).p).masked_fill(y[:, None] == y[None, :], torch.inf)
+    if not bool(torch.isfinite(distance.amin(1)).all()):
+        raise ValueError("all samples of the batch are of one class: include a second class, to start from its samples")
+    return model.images[distance.argmin(1)]
 
 
-def fmn(step: float) -> Any:
-    """FMN from a first step."""
-    return lambda plan: {"steps": plan.steps, "max_stepsize": step, "gamma": 0.05}
+def search_constant(info: ProblemInfo, passes_per_step: int) -> dict[str, Any]:
+    """Nine searches for the constant, as published; below 1,000 passes two or one, from a larger constant."""
+    searches = 9 if info.budget >= 1000 else 2 if info.budget >= 300 else 1
+    steps = max(1, info.budget // (searches * passes_per_step))
+    return {"binary_search_steps": searches, "steps": steps, "initial_const": 1e-3 if searches == 9 else 1.0}
 
 
-def constants(plan: Plan, cost: int) -> dict[str, Any]:
-    """Nine searches for the constant, as published; with few passes two or one, from a constant that may do at once."""
-    if plan.passes >= 1000:
-        return {"binary_search_steps": 9, "steps": plan.passes // (9 * cost), "initial_const": 1e-3}
-    searches = 2 if plan.passes >= 300 else 1
-    return {"binary_search_steps": searches, "steps": max(1, plan.passes // (searches * cost)), "initial_const": 1.0}
+def cw(info: ProblemInfo) -> dict[str, Any]:
+    """One forward and one backward per step; few steps go as far as 1,000 do at the published rate of 0.01."""
+    settings = search_constant(info, 2)
+    return settings | {"stepsize": 10 / max(50, settings["steps"])}
 
 
-def cw(plan: Plan) -> dict[str, Any]:
-    """One forward and one backward a step; as far in few steps as 1,000 go at the published rate of 0.01."""
-    chosen = constants(plan, 2)
-    return chosen | {"stepsize": 10 / max(50, chosen["steps"])}
+def ead(info: ProblemInfo) -> dict[str, Any]:
+    """Two forwards and one backward per step; the published rate, doubled below 1,000 passes."""
+    rate = 0.01 if info.budget >= 1000 else 0.02
+    return search_constant(info, 3) | {"initial_stepsize": rate, "regularization": 0.01, "decision_rule": "L1"}
 
 
-def ead(plan: Plan) -> dict[str, Any]:
-    """Two forwards and one backward a step; the published rate, and its double where there are few steps."""
-    rate = 0.01 if plan.passes >= 1000 else 0.02
-    return constants(plan, 3) | {"initial_stepsize": rate, "regularization": 0.01, "decision_rule": "L1"}
+def brendel_bethge(info: ProblemInfo) -> dict[str, Any]:
+    """Eleven forwards to the boundary, then steps in a trust region, which Foolbox scales with the batch size."""
+    return {"steps": max(1, (info.budget - 12) // 2), "lr": 1e-3, "binary_search_steps": 10}
 
 
-def brendel_bethge(plan: Plan) -> dict[str, Any]:
-    """Eleven forwards to the boundary, then steps in a trust region; Foolbox's grows with the size of the batch."""
-    return {"steps": max(1, (plan.passes - 12) // 2), "lr": 1e-3, "binary_search_steps": 10}
-
-
-def deepfool(plan: Plan) -> dict[str, Any]:
-    """The published steps; a forward and a backward a candidate and step, until the budget is spent."""
+def deepfool(info: ProblemInfo) -> dict[str, Any]:
+    """The published settings; a step costs a forward and a backward per candidate, until the budget is spent."""
     return {"steps": 50, "candidates": 10, "overshoot": 0.02}
 
 
-ENTRIES = {
-    "ddn": Entry("DDNAttack", ("l2",), lambda plan: {"steps": plan.steps, "init_epsilon": 1.0, "gamma": 0.05}),
-    "fmn": Entry("{}FMNAttack", ("l1", "l2"), fmn(1.0)),
-    "fmn-10": Entry("{}FMNAttack", ("linf",), fmn(10.0)),
-    "fmn-0.5": Entry("{}FMNAttack", ("linf",), fmn(0.5)),
-    "cw": Entry("L2CarliniWagnerAttack", ("l2",), cw),
-    "deepfool": Entry("{}DeepFoolAttack", ("l2", "linf"), deepfool),
-    "ead": Entry("EADAttack", ("l1",), ead),
-    "brendel-bethge": Entry("{}BrendelBethgeAttack", ("l1", "l2", "linf"), brendel_bethge, needs=("numba",)),
-}
-
-LIBRARY = Library(distribution="Foolbox 3.3.4", load=load, run=run, entries=ENTRIES)
+attack = partial(ExternalAttack, distribution="Foolbox 3.3.4", load=partial(import_module, "foolbox"), run=run)
+ATTACKS = (
+    attack("foolbox:ddn", "DDNAttack", ("l2",), lambda i: {"steps": i.steps, "init_epsilon": 1.0, "gamma": 0.05}),
+    *fmn_variants(
+        attack, "foolbox", "{}FMNAttack", lambda i, step: {"steps": i.steps, "max_stepsize": step, "gamma": 0.05}
+    ),
+    attack("foolbox:cw", "L2CarliniWagnerAttack", ("l2",), cw),
+    attack("foolbox:deepfool", "{}DeepFoolAttack", ("l2", "linf"), deepfool),
+    attack("foolbox:ead", "EADAttack", ("l1",), ead),
+    attack(
+        "foolbox:brendel-bethge", "{}BrendelBethgeAttack", ("l1", "l2", "linf"), brendel_bethge, requires=("numba",)
+    ),
+)

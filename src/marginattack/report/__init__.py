@@ -1,51 +1,71 @@
-"""The report: stored runs as one page that needs nothing else, as figures and as tables."""
+"""Reports on stored runs: a self-contained HTML page, figures and tables for papers, text and JSON."""
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from marginattack.errors import InputError
+from marginattack.storage.files import make_folder, write_atomically
+from marginattack.storage.paths import StoragePath
 
-NEEDED = ("altair", "jinja2", "vl_convert", "PIL")
+REQUIRED = ("altair", "jinja2", "vl_convert", "PIL")  # the extra marginattack[report]
 
 
-def write_report(runs: Sequence[str | Path], out: Path, *, unit: float | int = 1) -> None:
-    """Write one self-contained HTML file about the runs; ``unit`` is 1, or 255 to begin with pixels up to 255."""
-    _installed()
+def write_report(runs: Sequence[str | StoragePath], out: Path, *, unit: float | int = 1) -> None:
+    """Write one self-contained HTML file about one or several runs.
+
+    Args:
+        runs: Run folders that ``marginattack measure --out`` wrote.
+        out: The file to write. It is replaced atomically.
+        unit: Unit of distances that the page shows first: 1 (pixels from 0 to 1) or 255.
+
+    Raises:
+        InputError: A run cannot be read, ``out`` cannot be written, or the extra ``report`` is not installed.
+
+    Example:
+        >>> write_report(["runs/digits"], Path("report.html"))  # doctest: +SKIP
+    """
+    _require_packages()
     if unit not in (1, 255):
-        raise InputError(f"the unit of a report is {unit}: choose 1 (pixels from 0 to 1) or 255")
-    from marginattack.report.page import page
+        raise InputError(f"unit is {unit}: choose 1 (pixels from 0 to 1) or 255")
+    from marginattack.report.page import render_page
 
-    _write(Path(out), page(runs, unit).encode())
-
-
-def write_figures(run: Path, folder: Path) -> list[Path]:
-    """Write every chart of a run as SVG, PDF and PNG, and its tables as LaTeX and CSV: the files that were written."""
-    _installed()
-    from marginattack.report.figures import figures
-
-    return [_write(Path(folder) / name, content) for name, content in figures(run)]
+    _write(Path(out), render_page(list(map(str, runs)), unit).encode())
 
 
-def _installed() -> None:
-    from importlib.util import find_spec
+def write_figures(run: str | StoragePath, folder: Path) -> list[Path]:
+    """Write every chart of a run as SVG, PDF and PNG, and its tables as LaTeX and CSV.
 
-    missing = [name for name in NEEDED if find_spec(name) is None]
+    Args:
+        run: A run folder that ``marginattack measure --out`` wrote.
+        folder: The folder to write into.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        InputError: The run cannot be read, a file cannot be written, or the extra ``report`` is not installed.
+
+    Example:
+        >>> write_figures(Path("runs/digits"), Path("figures"))  # doctest: +SKIP
+    """
+    _require_packages()
+    from marginattack.report.figures import render_figures
+
+    return [_write(Path(folder) / name, content) for name, content in render_figures(str(run))]
+
+
+def _require_packages() -> None:
+    missing = [name for name in REQUIRED if find_spec(name) is None]
     if missing:
         raise InputError(f"reports need {', '.join(missing)}: pip install 'marginattack[report]'")
 
 
 def _write(path: Path, content: bytes) -> Path:
-    """A file, whole or not at all."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_bytes(content)
-        os.replace(scratch, path)
+        make_folder(path.parent)
+        with write_atomically(path) as file:
+            file.write(content)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
     return path

@@ -1,7 +1,7 @@
-"""What the charts draw: named datasets, as columns, rounded, and small whatever the run's size.
+"""The data of the charts: one ``View`` per norm, with named datasets that stay small for large runs.
 
-Columns of class and series names hold numbers; ``names`` says which list they point into. The page and the figures
-turn them into rows in the same way.
+Columns of class and series names hold indices; ``Dataset.names`` has the list that they index. The page's script and
+``Dataset.rows`` decode them in the same way.
 """
 
 from collections.abc import Sequence
@@ -10,193 +10,161 @@ from typing import Any
 
 import numpy as np
 
-from marginattack.analysis import statistics as stats
-from marginattack.report.summary import Series, class_rows, grid, reach, step
+from marginattack.report.axes import MarginAxis, bin_numbers, fit_axis, round_digits
+from marginattack.report.series import Series
+from marginattack.report.summary import count_class_pairs, summarize_classes
 
-MOST_ROWS = 20_000  # of a page; beyond this, samples are put into cells
-MOST_CLASSES = 30  # of a chart; the tables hold all
-MOST_LOOKS = 400  # of a sample's trace
-FIRMEST = 1e-10  # the least that confidence is drawn short of 1
+MAX_ROWS = 20_000  # per page; with more samples, they are counted in cells
+MAX_CLASSES = 30  # per chart; tables list all
+MAX_QUERIES = 400  # per traced sample
+MIN_UNCERTAINTY = 1e-10  # smallest 1 - confidence that is drawn
 
 Columns = dict[str, list[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Columns of one length, and which of them hold numbers of names."""
+    """Columns of equal length, and the names that some of them index."""
 
     columns: Columns
     names: dict[str, list[str]]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One record a row, with the names in place of their numbers."""
-        told = {
+        """Return one record per row, with names instead of indices."""
+        decoded = {
             name: [self.names[name][i] for i in values] if name in self.names else values
             for name, values in self.columns.items()
         }
-        return [dict(zip(told, values, strict=True)) for values in zip(*told.values(), strict=True)]
+        return [dict(zip(decoded, values, strict=True)) for values in zip(*decoded.values(), strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """All that is drawn of one norm: its series, its datasets, and what the axes need to know."""
+    """Everything that is drawn for one norm."""
 
     norm: str
     group: Sequence[Series]
-    classes: list[str]  # of every series
-    shown: list[str]  # those that have room in a chart
-    step: float  # width of the histogram's bins
-    top: float  # where the axis of margins ends
-    lowest: float  # where a logarithmic one begins
+    axis: MarginAxis
+    classes: list[str]
+    shown: list[str]  # classes that charts show
     binned: bool
     moves: list[str]
     datasets: dict[str, Dataset]
 
-    def named(self, name: str) -> str:
-        """The name of a dataset in the page."""
+    @property
+    def series_names(self) -> list[str]:
+        return [series.name for series in self.group]
+
+    def dataset_name(self, name: str) -> str:
+        """Return the name of a dataset in specs, unique in the page."""
         return f"{name}_{self.norm}"
 
 
-def view(norm: str, group: Sequence[Series], binned: bool) -> View:
-    """The datasets of a norm."""
-    found = np.concatenate([series.columns["distance"][series.found] for series in group])
-    top = reach(found) if len(found) else 1.0
-    width = step(top)
+def build_views(groups: dict[str, list[Series]]) -> list[View]:
+    """Build the view of each norm; samples are counted in cells where there are too many for a page."""
+    rows = sum(int(series.found.sum()) for group in groups.values() for series in group)
+    return [build_view(group, binned=rows > MAX_ROWS) for group in groups.values()]
+
+
+def build_view(group: Sequence[Series], *, binned: bool) -> View:
+    """Build the view of the series of one norm."""
+    axis = fit_axis(group)
     classes = max((series.classes for series in group), key=len)
     if any(series.classes != classes[: len(series.classes)] for series in group):
         classes = [str(number) for number in range(len(classes))]  # the runs name their classes differently
-    names = {"series": [series.name for series in group], "from": classes, "to": classes}
-    shown = _shown(group, len(classes))
-    traces, moves = _traces(group)
-    datasets = {
-        "curve": Dataset(columns=_joined([_curve(s, grid(group)) for s in group]), names=names),
-        "rows": Dataset(columns=_joined([_rows(s, width if binned else None) for s in group]), names=names),
-        "strips": Dataset(columns=_joined([_strips(s, width, top, shown) for s in group]), names=names),
-        "pairs": Dataset(columns=_joined([_pairs(s, shown) for s in group]), names=names),
-        "trace": Dataset(columns=traces, names={**names, "move": moves}),
+    shown = _select_classes(group, len(classes))
+    columns = {
+        "curve": _concatenate([_curve_columns(series, axis) for series in group]),
+        "rows": _concatenate([_sample_columns(series, axis, binned) for series in group]),
+        "strips": _concatenate([_strip_columns(series, axis, shown) for series in group]),
+        "pairs": _concatenate([_pair_columns(series, shown) for series in group]),
+        "trace": _concatenate([_trace_columns(series) for series in group]),
     }
+    moves = list(dict.fromkeys(columns["trace"]["move"]))
+    columns["trace"]["move"] = [moves.index(move) for move in columns["trace"]["move"]]
+    names = {"series": [series.name for series in group], "from": classes, "to": classes, "move": moves}
     return View(
-        norm=norm, group=group, classes=classes, shown=[classes[i] for i in shown], step=width, top=float(f"{top:.4g}"),
-        lowest=float(f"{found.min():.2g}") if len(found) else 0.1, binned=binned, moves=moves, datasets=datasets,
+        norm=axis.norm, group=group, axis=axis, classes=classes, shown=[classes[i] for i in shown], binned=binned,
+        moves=moves, datasets={name: Dataset(columns=each, names=names) for name, each in columns.items()},
     )  # fmt: skip
 
 
-def _shown(group: Sequence[Series], classes: int) -> list[int]:
-    """The classes that charts have room for: all, or those with the smallest medians in the first series."""
-    if classes <= MOST_CLASSES:
-        return list(range(classes))
-    rows = sorted(class_rows(group[0]), key=lambda row: row.median)
-    return sorted(row.number for row in rows[:MOST_CLASSES])
+def _select_classes(group: Sequence[Series], classes: int) -> list[int]:
+    """Return the classes for the charts: all, or those with the smallest medians in the first series."""
+    rows = sorted(summarize_classes(group[0]), key=lambda row: row.median)[:MAX_CLASSES]
+    return sorted(row.number for row in rows) if classes > MAX_CLASSES else list(range(classes))
 
 
-def _joined(parts: Sequence[Columns]) -> Columns:
-    """The columns of all series, with the number of each row's series."""
-    whole: Columns = {name: [value for part in parts for value in part[name]] for name in parts[0]}
+def _concatenate(parts: Sequence[Columns]) -> Columns:
+    """Concatenate the columns of all series, and add the index of each row's series."""
+    merged: Columns = {name: [value for part in parts for value in part[name]] for name in parts[0]}
     lengths = [len(next(iter(part.values()))) for part in parts]
-    whole["series"] = np.repeat(np.arange(len(parts)), lengths).tolist()
-    return whole
+    return {**merged, "series": np.repeat(np.arange(len(parts)), lengths).tolist()}
 
 
-def rounded(values: np.ndarray, digits: int = 5) -> list[float]:
-    """To so many significant digits: what a page needs, in as few characters."""
-    return [float(f"{value:.{digits}g}") for value in values.tolist()]
+def _curve_columns(series: Series, axis: MarginAxis) -> Columns:
+    """One row per ε: robust accuracy in % with its interval."""
+    levels = axis.eps_grid()
+    hits, *shares = np.array(series.robust_accuracy(levels)).T
+    percent = [round_digits(100 * share, 4) for share in shares]
+    return {"eps": levels.tolist(), "hits": hits.astype(int).tolist(),
+            **dict(zip(("robust", "low", "high"), percent, strict=True))}  # fmt: skip
 
 
-def bins(values: np.ndarray, width: float) -> np.ndarray:
-    """The number of each value's bin, rounded as in the page; a value on an edge belongs to the bin below."""
-    return np.maximum(np.ceil(np.array(rounded(values)) / width - 1e-9).astype(np.int64) - 1, 0)
+def _sample_columns(series: Series, axis: MarginAxis, binned: bool) -> Columns:
+    """One row per sample with a margin: d, the margin, and u = 1 - confidence, which tells 99.9 % from 99.99 %.
 
-
-def _curve(series: Series, levels: np.ndarray) -> Columns:
-    """Robust accuracy at each ε, in %, with Wilson's band."""
-    hits = series.holding(levels)
-    bands = {int(k): stats.share(int(k), series.total) for k in np.unique(hits)}
-    low, high = np.array([bands[int(k)] for k in hits]).T
-    return {
-        "eps": levels.tolist(), "hits": hits.tolist(), "robust": rounded(100 * hits / max(series.total, 1), 4),
-        "low": rounded(100 * low, 4), "high": rounded(100 * high, 4),
-    }  # fmt: skip
-
-
-def _rows(series: Series, width: float | None) -> Columns:
-    """One row a sample with a margin; or, with a width of bins, one row a cell, and in n how many are there.
-
-    ``u`` is how far confidence falls short of 1, for an axis that shows 99.9 % and 99.99 % apart.
+    If binned, one row per cell of two classes, half a bin of d and a third of a decade of u, with n samples.
     """
-    kept = series.found
-    d, u = (
-        np.array(rounded(series.columns["distance"][kept])),
-        np.clip(1 - series.columns["confidence"][kept], FIRMEST, 1),
+    label, to, ids, distance, confidence = (
+        series.columns[name][series.found] for name in ("label", "adversarial_label", "id", "distance", "confidence")
     )
-    label, to, ids = (series.columns[name][kept] for name in ("label", "adversarial_label", "id"))
-    if width is None:
-        return {"d": d.tolist(), "u": rounded(u, 3), "from": label.tolist(), "to": to.tolist(),
-                "id": ids.tolist(), "n": [1] * len(d)}  # fmt: skip
-    fine = width / 2
-    keys = np.stack([label, to, bins(d, fine), np.ceil(3 * np.log10(u))]).astype(np.int64)
-    (label, to, cell, firm), count = np.unique(keys, axis=1, return_counts=True)
-    return {"d": rounded((cell + 0.5) * fine), "u": rounded(10 ** ((firm - 0.5) / 3), 3), "from": label.tolist(),
-            "to": to.tolist(), "id": [-1] * len(cell), "n": count.tolist()}  # fmt: skip
+    u, n = np.clip(1 - confidence, MIN_UNCERTAINTY, 1), np.ones_like(ids)
+    if binned:
+        half = axis.bin_width / 2
+        cells = np.stack([label, to, bin_numbers(distance, half), np.ceil(3 * np.log10(u))]).astype(np.int64)
+        (label, to, bins, thirds), n = np.unique(cells, axis=1, return_counts=True)
+        distance, u, ids = (bins + 0.5) * half, 10 ** ((thirds - 0.5) / 3), np.full_like(n, -1)
+    return {"d": round_digits(distance), "u": round_digits(u, 3), "from": label.tolist(), "to": to.tolist(),
+            "id": ids.tolist(), "n": n.tolist()}  # fmt: skip
 
 
-def _strips(series: Series, width: float, top: float, shown: list[int]) -> Columns:
-    """One row a class and bin that is not empty; quartiles stand in each row of their class."""
+def _strip_columns(series: Series, axis: MarginAxis, shown: list[int]) -> Columns:
+    """One row per class and non-empty bin; each row has the quartiles of its class."""
     label, distance = series.columns["label"], series.columns["distance"]
-    out: Columns = {name: [] for name in ("from", "number", "bin", "n", "share", "of", "first", "q1", "q2", "q3")}
-    for row in class_rows(series):
+    names = ("from", "number", "bin", "n", "share", "of", "first", "q1", "q2", "q3")
+    records: list[tuple[Any, ...]] = []
+    for row in summarize_classes(series):
         if row.number not in shown:
             continue
-        mine = distance[series.found & (label == row.number)]
-        where, count = np.unique(bins(np.minimum(mine, top), width), return_counts=True)
-        quartiles = [float(f"{min(q, top):.4g}") for q in (row.low, row.median, row.high)]
-        for i, (place, n) in enumerate(zip(where.tolist(), count.tolist(), strict=True)):
-            record = (row.number, row.number, place, n, float(f"{n / count.max():.2g}"), row.n, int(i == 0))
-            for name, value in zip(out, (*record, *quartiles), strict=True):
-                out[name].append(value)
-    return out
+        margins = np.minimum(distance[series.found & (label == row.number)], axis.largest)
+        bins, counts = np.unique(bin_numbers(margins, axis.bin_width), return_counts=True)
+        quartiles = round_digits(np.minimum([row.low, row.median, row.high], axis.largest), 4)
+        for i, (number, n) in enumerate(zip(bins.tolist(), counts.tolist(), strict=True)):
+            share = float(f"{n / counts.max():.2g}")
+            records.append((row.number, row.number, number, n, share, row.n, int(i == 0), *quartiles))
+    return {name: [record[i] for record in records] for i, name in enumerate(names)}
 
 
-def _pairs(series: Series, shown: list[int]) -> Columns:
-    """One row a pair of classes that charts show: how many go from the one to the other, and their median margin."""
-    label, to, d = (series.columns[name] for name in ("label", "adversarial_label", "distance"))
-    kept = series.found & np.isin(label, shown) & np.isin(to, shown)
-    (start, end), where = np.unique(np.stack([label[kept], to[kept]]), axis=1, return_inverse=True)
-    margins = [d[kept][where == i] for i in range(len(start))]
-    names = series.classes
-    told = [f"{series.name} {names[a]} {names[b]}" for a, b in zip(start.tolist(), end.tolist(), strict=True)]
-    return {"pair": told, "all": [len(each) for each in margins],
-            "median": rounded(np.array([np.median(each) for each in margins]), 4)}  # fmt: skip
+def _pair_columns(series: Series, shown: list[int]) -> Columns:
+    """One row per pair of classes that the matrix shows, with the key by which the chart finds it."""
+    names, pairs = series.classes, [pair for pair in count_class_pairs(series) if {*pair[:2]} <= set(shown)]
+    return {"pair": [f"{series.name} {names[start]} {names[end]}" for start, end, _, _ in pairs],
+            "all": [n for _, _, n, _ in pairs], "median": [float(f"{m:.4g}") for _, _, _, m in pairs]}  # fmt: skip
 
 
-def _traces(group: Sequence[Series]) -> tuple[Columns, list[str]]:
-    """What was done to a few samples, look by look, thinned where an attack looks very often; and its moves' names."""
-    out: Columns = {name: [] for name in ("id", "look", "passes", "distance", "c", "best", "move", "series")}
-    moves: list[str] = []
-    for number, series in enumerate(group):
-        table = series.store.traces()
-        if table is None:
-            continue
-        column = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
-        mine = (column["attack"] == series.part.attack) & (column["norm"] == series.part.norm)
-        if not mine.any():
-            continue
-        every = -(-int(column["look"][mine].max() + 1) // MOST_LOOKS)
-        rows = np.flatnonzero(mine & (column["look"] % every == 0))
-        names = [str(move) or "start" for move in column["move"][rows]]
-        moves += [move for move in dict.fromkeys(names) if move not in moves]
-        best = column["best"][rows]
-        out["id"] += column["id"][rows].tolist()
-        out["look"] += column["look"][rows].tolist()
-        out["passes"] += column["passes"][rows].tolist()
-        out["distance"] += rounded(column["distance"][rows], 4)
-        out["c"] += rounded(column["c"][rows], 3)
-        out["best"] += [float(f"{b:.4g}") if np.isfinite(b) else None for b in best.tolist()]
-        out["move"] += [moves.index(move) for move in names]
-        out["series"] += [number] * len(rows)
-    return out, moves
-
-
-def views(groups: dict[str, list[Series]]) -> list[View]:
-    """One view a norm; with samples in cells where there are too many for a page."""
-    rows = sum(int(series.found.sum()) for group in groups.values() for series in group)
-    return [view(norm, group, rows > MOST_ROWS) for norm, group in groups.items()]
+def _trace_columns(series: Series) -> Columns:
+    """One row per query of each traced sample, thinned to ``MAX_QUERIES``."""
+    table = series.store.traces()
+    if table is None:
+        return {name: [] for name in ("id", "query", "passes", "distance", "c", "move", "best")}
+    column = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
+    mask = (column["attack"] == series.part.attack) & (column["norm"] == series.norm)
+    every = -(-int(column["query"][mask].max(initial=0) + 1) // MAX_QUERIES)
+    column = {name: values[mask & (column["query"] % every == 0)] for name, values in column.items()}
+    return {
+        "id": column["id"].tolist(), "query": column["query"].tolist(), "passes": column["passes"].tolist(),
+        "distance": round_digits(column["distance"], 4), "c": round_digits(column["c"], 3),
+        "move": [str(move) or "start" for move in column["move"]],
+        "best": [best if np.isfinite(best) else None for best in round_digits(column["best"], 4)],
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the paper asserts without showing it: each choice beside its alternative, one start, everything else alike."""
+"""What the paper asserts without evidence: each choice and its alternative, from one start, all else being equal."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,46 +7,46 @@ import numpy as np
 import torch
 
 from marginattack.attacks import MarginAttack
-from marginattack.attacks.marginattack import ActiveSet, Clipped, Number, Shrink, Slide
+from marginattack.attacks.marginattack import ActiveSet, BallProjection, Clipped, Number, TangentProjection
 from marginattack.attacks.presets import preset
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points
-from marginattack.reproduce.rows import Outcome, Row, finite, plain
+from marginattack.reproduce.runner import Outcome, Row, attack_row, finite_or_none
 
 
 @dataclass(frozen=True)
-class SlideAsPrinted:
+class TangentProjectionAsPrinted:
     """Eq. 8 as printed, without its minus sign: a = 1, ∇d = z − x₀, b = a ∇cᵀ∇d / ∇cᵀs."""
 
     sign: float = 1.0
     unit: bool = False
 
     def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
-        slope = z - problem.x0
+        grad_d = z - problem.x0
         if self.unit:
-            slope = slope / problem.norm.size(slope).clamp(min=torch.finfo(z.dtype).tiny)
+            grad_d = grad_d / problem.norm.size(grad_d).clamp(min=torch.finfo(z.dtype).tiny)
         s = problem.norm.steepest(g)
         along = (g * s).sum(1, keepdim=True)
-        b = self.sign * torch.where(along > 0, (g * slope).sum(1, keepdim=True) / along, 0)
-        return z - beta * slope - beta * b * s
+        b = self.sign * torch.where(along > 0, (g * grad_d).sum(1, keepdim=True) / along, 0)
+        return z - beta * grad_d - beta * b * s
 
 
 @dataclass(frozen=True)
-class ShrinkAsPrinted:
+class BallProjectionAsPrinted:
     """Eq. 10 as printed: a = 1 − b ∇dᵀs / ∇dᵀ∇d with ∇d the subgradient of ℓ∞ at its largest coordinate."""
 
     b: float
 
     def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
         v, s = z - problem.x0, problem.norm.steepest(g)
-        slope = torch.zeros_like(v).scatter(1, v.abs().argmax(1, keepdim=True), 1) * torch.sign(v)
-        a = 1 - self.b * (slope * s).sum(1, keepdim=True)
-        return z - beta * a * slope - beta * self.b * s
+        grad_d = torch.zeros_like(v).scatter(1, v.abs().argmax(1, keepdim=True), 1) * torch.sign(v)
+        a = 1 - self.b * (grad_d * s).sum(1, keepdim=True)
+        return z - beta * a * grad_d - beta * self.b * s
 
 
 @dataclass(frozen=True)
-class ByMoves:
-    """(2k + 2)^−exponent: the move that projection k is, counted from 1 among moves of both kinds."""
+class PowerOfMove:
+    """(2k + 2)^−exponent: projection k is move 2k + 2, restorations included."""
 
     exponent: float
 
@@ -55,9 +55,9 @@ class ByMoves:
 
 
 def variants(norm: str) -> dict[str, MarginAttack]:
-    """The attacks by name; the first is the paper's text, corrected, with one start at the input."""
+    """The variants by name; the first is the corrected text of the paper, with one start at the input."""
     text = replace(preset(f"mnist-{norm}"), restarts=1, radius=0.0)
-    made = {
+    attacks = {
         "text, corrected": text,
         "box: clipped after the hop": replace(text, restoration=Clipped()),
         "box: five active-set passes": replace(text, restoration=ActiveSet(5)),
@@ -68,41 +68,39 @@ def variants(norm: str) -> dict[str, MarginAttack]:
         "our defaults": MarginAttack(),
     }
     if norm == "l2":
-        made |= {
-            "design 2, b = 0.1": replace(text, projection=Shrink(b=0.1)),
-            "design 2, b = 1": replace(text, projection=Shrink(b=1.0)),
+        attacks |= {
+            "design 2, b = 0.1": replace(text, projection=BallProjection(b=0.1)),
+            "design 2, b = 1": replace(text, projection=BallProjection(b=1.0)),
             "first author's settings": replace(preset("author-l2"), radius=0.0),
-            "Eq. 8 as printed (no minus)": replace(text, projection=SlideAsPrinted()),
-            "∇d a unit vector": replace(text, projection=SlideAsPrinted(sign=-1.0, unit=True)),
+            "Eq. 8 as printed (no minus)": replace(text, projection=TangentProjectionAsPrinted()),
+            "∇d a unit vector": replace(text, projection=TangentProjectionAsPrinted(sign=-1.0, unit=True)),
         }
     else:
-        made |= {
-            "design 1": replace(text, projection=Slide()),
-            "our defaults with design 1": MarginAttack(projection=Slide()),
-            "β by moves": replace(text, beta=ByMoves(1.0)),
-            "β by moves, ten random starts": replace(text, beta=ByMoves(1.0), restarts=10, radius=0.05),
-            "Eq. 10 as printed": replace(text, projection=ShrinkAsPrinted(b=0.1)),
-            "Eq. 10 as printed, α = 0.2 to the end": replace(
-                text, projection=ShrinkAsPrinted(b=0.1), closing_alpha=0.2
-            ),
+        printed = replace(text, projection=BallProjectionAsPrinted(b=0.1))
+        attacks |= {
+            "design 1": replace(text, projection=TangentProjection()),
+            "our defaults with design 1": MarginAttack(projection=TangentProjection()),
+            "β by moves": replace(text, beta=PowerOfMove(1.0)),
+            "β by moves, ten random starts": replace(text, beta=PowerOfMove(1.0), restarts=10, radius=0.05),
+            "Eq. 10 as printed": printed,
+            "Eq. 10 as printed, α = 0.2 to the end": replace(printed, closing_alpha=0.2),
         }
-    return made
+    return attacks
 
 
 def rows(*, quick: bool = False) -> list[Row]:
-    """Every variant on digits; the quick ones on few, with a quarter of the moves."""
-    n = 16 if quick else 1000
-    made = []
+    """Every variant on digits; quick runs have fewer digits and a quarter of the moves."""
+    n, table = 16 if quick else 1000, []
     for norm in ("l2", "linf"):
         for name, attack in variants(norm).items():
-            shorter = replace(attack, moves=50, closing=5, restarts=min(attack.restarts, 2)) if quick else attack
-            run = plain(f"{norm} {name}", shorter, norm)
-            made.append(Row(name=f"{norm} {name}", subject="mnist", n=n, batch=n, run=run))
-    return made
+            if quick:
+                attack = replace(attack, moves=50, closing=5, restarts=min(attack.restarts, 2))
+            table.append(attack_row(f"{norm} {name}", attack, norm, model="mnist", n=n, batch_size=n))
+    return table
 
 
 def summarise(outcomes: dict[str, Outcome]) -> dict[str, Any]:
-    """Median margin, how far above the best known of each sample, and success, by norm and variant."""
+    """Median margin, its excess over the best of all variants, and success, by norm and variant."""
     tables: dict[str, Any] = {}
     for norm in ("l2", "linf"):
         found = {name: np.array(o.distance) for name, o in outcomes.items() if name.startswith(f"{norm} ")}
@@ -110,16 +108,15 @@ def summarise(outcomes: dict[str, Outcome]) -> dict[str, Any]:
             continue
         n = min(map(len, found.values()))
         least = np.min([distance[:n] for distance in found.values()], axis=0)
-        right = (least > 0) & np.isfinite(least)
-        tables[norm] = {"n": int(right.sum()), "rows": {}}
+        known = (least > 0) & np.isfinite(least)
+        tables[norm] = {"n": int(known.sum()), "rows": {}}
         for name, distance in found.items():
-            there = distance[:n][right]
-            excess = there / least[right] - 1
+            margins = distance[:n][known]
             tables[norm]["rows"][name.removeprefix(f"{norm} ")] = {
                 "settings": outcomes[name].settings,
-                "median": finite(np.median(there)),
-                "excess_median": finite(np.median(excess)),
-                "found": float(np.isfinite(there).mean()),
-                "passes": float(np.mean(np.array(outcomes[name].passes)[:n][right])),
+                "median": finite_or_none(np.median(margins)),
+                "excess_median": finite_or_none(np.median(margins / least[known] - 1)),
+                "found": float(np.isfinite(margins).mean()),
+                "passes": float(np.mean(np.array(outcomes[name].passes)[:n][known])),
             }
     return tables

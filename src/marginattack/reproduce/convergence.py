@@ -4,44 +4,41 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from marginattack.attacks import MarginAttack
 from marginattack.attacks.presets import preset
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import L2
-from marginattack.reproduce.rows import Outcome, Piece, Row, finite, plain
+from marginattack.execution.session import open_session
+from marginattack.reproduce.runner import Batch, Outcome, Row, attack_row, finite_or_none
 from marginattack.runs.trace import trace
 
 MOVES = (5, 10, 15, 20, 30, 50, 100, 200)
-SIZES = {"mnist": (1000, 1000), "cifar10": (500, 500)}
-QUICK = {"mnist": (30, 30), "cifar10": (6, 6)}
+SIZES, QUICK = {"mnist": 1000, "cifar10": 500}, {"mnist": 30, "cifar10": 6}  # samples, in one batch
 
 
 def rows(*, quick: bool = False) -> list[Row]:
     """MarginAttack with one start and each number of moves, the paper's settings and ours."""
-    made = [Row(name="path", subject="cifar10", n=1, batch=1, run=path)]
-    for data, (n, batch) in (QUICK if quick else SIZES).items():
+    table = [Row(name="path", model="cifar10", n=1, batch_size=1, run=trace_path)]
+    for data, n in (QUICK if quick else SIZES).items():
         for norm in ("l2", "linf"):
-            text = replace(preset(f"{data}-{norm}"), restarts=1, radius=0.0)
-            for who, attack in (("the paper's settings", text), ("our defaults", MarginAttack())):
+            published = replace(preset(f"{data}-{norm}"), restarts=1, radius=0.0)
+            for settings, attack in (("the paper's settings", published), ("our defaults", MarginAttack())):
                 for moves in MOVES:
-                    name = f"{data} {norm} {moves} {who}"
-                    fewer = replace(attack, moves=moves, closing=max(1, moves // 10))
-                    made.append(Row(name=name, subject=data, n=n, batch=batch, run=plain(name, fewer, norm)))
-    return made
+                    shorter = replace(attack, moves=moves, closing=max(1, moves // 10))
+                    name = f"{data} {norm} {moves} {settings}"
+                    table.append(attack_row(name, shorter, norm, model=data, n=n, batch_size=n))
+    return table
 
 
-def path(piece: Piece) -> dict[str, Outcome]:
-    """Norm and constraint at every look at one image, the paper's settings for ℓ2."""
+def trace_path(batch: Batch) -> dict[str, Outcome]:
+    """Norm and constraint at every query of one image, with the paper's settings for ℓ2."""
     attack = replace(preset("cifar10-l2"), restarts=1, radius=0.0)
-    classifier = Classifier(piece.model)
-    with classifier.held():
-        x, y, _ = classifier.accept(piece.images, piece.labels)
-        looks = trace(classifier, x, y, L2, attack, ids=torch.tensor(piece.ids))
-    rounded = {name: [round(value, 6) for value in looks[name]] for name in ("distance", "c")}
-    extra = {**rounded, "move": looks["move"], "best": [round(b, 6) if np.isfinite(b) else None for b in looks["best"]]}
-    return {"path": Outcome(settings=repr(attack), distance=[min(looks["best"])], passes=[0], extra=extra)}
+    with open_session(Classifier(batch.model)) as session:
+        path = trace(session, session.validate(batch.images, batch.labels, ids=batch.ids), L2, attack)
+    rounded = {name: [round(value, 6) for value in path[name]] for name in ("distance", "c")}
+    extra = {**rounded, "move": path["move"], "best": [round(b, 6) if np.isfinite(b) else None for b in path["best"]]}
+    return {"path": Outcome(settings=repr(attack), distance=[min(path["best"])], passes=[0], extra=extra)}
 
 
 def summarise(outcomes: dict[str, Outcome]) -> dict[str, Any]:
@@ -50,13 +47,13 @@ def summarise(outcomes: dict[str, Outcome]) -> dict[str, Any]:
     for name, outcome in outcomes.items():
         if name == "path":
             continue
-        data, norm, moves, who = name.split(" ", 3)
+        data, norm, moves, settings = name.split(" ", 3)
         distance = np.array(outcome.distance)
-        right = distance > 0
-        table = tables.setdefault(f"{data} {norm}, {who}", {"n": int(right.sum()), "moves": {}})
+        correct = distance > 0
+        table = tables.setdefault(f"{data} {norm}, {settings}", {"n": int(correct.sum()), "moves": {}})
         table["moves"][moves] = {
-            "median": finite(np.median(distance[right])),
-            "found": float(np.isfinite(distance[right]).mean()),
-            "passes": float(np.mean(np.array(outcome.passes)[right])),
+            "median": finite_or_none(np.median(distance[correct])),
+            "found": float(np.isfinite(distance[correct]).mean()),
+            "passes": float(np.mean(np.array(outcome.passes)[correct])),
         }
     return {"path": outcomes["path"].extra if "path" in outcomes else None, "tables": tables}

@@ -1,4 +1,4 @@
-"""The experiments by name: their rows, run in turn; what they found, written as JSON and as tables."""
+"""The experiments by name; ``reproduce`` runs their rows and writes a summary as JSON."""
 
 import json
 import os
@@ -14,124 +14,100 @@ from typing import Any
 import torch
 
 from marginattack.errors import InputError
-from marginattack.reproduce import ablations, challenge, convergence, tables, timing
-from marginattack.reproduce.rows import Kept, Outcome, Row, complete
-from marginattack.reproduce.subjects import Subject, subject
+from marginattack.reproduce import ablations, challenge, convergence, markdown, paper, success_rates, timing
+from marginattack.reproduce.models_under_test import DATA_SETS, ModelUnderTest, load_model_under_test
+from marginattack.reproduce.runner import Outcome, Row, load_outcomes, run_row, write_json
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Experiment:
-    """Rows, and what is made of their outcomes; both know quick runs from full ones."""
+    """The rows of a table or figure, the summary of their outcomes, and that summary as lines of Markdown."""
 
     about: str
-    subjects: tuple[str, ...]
-    rows: Callable[[bool], list[Row]]
-    summarise: Callable[[dict[str, Outcome], bool], dict[str, Any]]
+    rows: Callable[..., list[Row]]  # takes ``quick``
+    summarise: Callable[[dict[str, Outcome]], dict[str, Any]]
+    markdown: Callable[[dict[str, Any]], list[str]]
 
-
-def _table(data: str) -> Experiment:
-    return Experiment(
-        about=f"Tables 1 and 2: success under given norms, {data}", subjects=(data,),
-        rows=lambda quick: tables.rows(data, quick=quick),
-        summarise=lambda outcomes, quick: tables.summarise(data, outcomes, quick=quick),
-    )  # fmt: skip
-
-
-TIMED = ("mnist", "cifar10", "imagenet")
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "mnist": _table("mnist"),
-    "cifar10": _table("cifar10"),
-    "imagenet": _table("imagenet"),
+    **{
+        data: Experiment(
+            f"Tables 1 and 2: success rates at given distances, {data}", partial(success_rates.rows, data),
+            partial(success_rates.summarise, data), partial(markdown.success_rates, data),
+        )
+        for data in paper.UNIT
+    },
     "challenge": Experiment(
-        about="Table 3: success at 0.3 on the network trained against it", subjects=("challenge",),
-        rows=lambda quick: challenge.rows(quick=quick), summarise=lambda outcomes, quick: challenge.summarise(outcomes),
+        "Table 3: success rate at 0.3 on the network trained against it",
+        challenge.rows, challenge.summarise, markdown.challenge,
     ),
-    "timing": Experiment(
-        about="Table 4: seconds a batch", subjects=TIMED,
-        rows=lambda quick: [row for data in TIMED for row in timing.rows(data, quick=quick)],
-        summarise=lambda outcomes, quick: timing.summarise(outcomes),
-    ),
+    "timing": Experiment("Table 4: seconds per batch", timing.rows, timing.summarise, markdown.timing),
     "convergence": Experiment(
-        about="Figure 3: norm and constraint by move, margins by moves", subjects=("mnist", "cifar10"),
-        rows=lambda quick: convergence.rows(quick=quick),
-        summarise=lambda outcomes, quick: convergence.summarise(outcomes),
+        "Figure 3: norm and constraint by move, margins by number of moves",
+        convergence.rows, convergence.summarise, markdown.convergence,
     ),
     "ablations": Experiment(
-        about="What the paper asserts without showing it", subjects=("mnist",),
-        rows=lambda quick: ablations.rows(quick=quick), summarise=lambda outcomes, quick: ablations.summarise(outcomes),
+        "What the paper asserts without evidence", ablations.rows, ablations.summarise, markdown.ablations
     ),
 }  # fmt: skip
 
 
 def reproduce(
     name: str, out: Path, *, quick: bool = False, data: Sequence[str] = (), device: str = "cpu",
-    only: Sequence[str] = (), limit: float = float("inf"), tf32: bool = False, say: Callable[[str], None] = print,
+    only: Sequence[str] = (), limit: float = float("inf"), tf32: bool = False, log: Callable[[str], None] = print,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run an experiment, or ``only`` the rows whose names begin so, each for about ``limit`` seconds; the record.
+    """Run an experiment of the paper, or ``only`` the rows whose names begin so; returns its record.
 
-    Rows are kept under ``out``, and what is there is not run again. ``data`` are files, of any of the subjects: those
-    that name a subject as NAME=FILE are for it, the others for all. With ``tf32`` a GPU searches in it; the settings of
-    the rows that were found so say it.
+    Outcomes of rows are kept under ``out``, and what is there is not run again. ``limit`` bounds the seconds per row.
+    ``data`` are .npz files instead of the bundled samples: ``NAME=FILE`` for the data set NAME, others for all. With
+    ``tf32`` a GPU searches in tf32, and the settings of the rows mention it.
     """
     if name not in EXPERIMENTS:
         raise InputError(f"cannot reproduce {name!r}: choose one of {', '.join(EXPERIMENTS)}")
-    experiment, kept = EXPERIMENTS[name], Kept(out / f"{name}{'-quick' if quick else ''}")
-    opened = {one: partial(subject, one, files_for(one, data), device) for one in experiment.subjects}
-    at: dict[str, Subject] = {}
-    rows = experiment.rows(quick)
+    experiment, path = EXPERIMENTS[name], out / f"{name}{'-quick' if quick else ''}.json"
+    folder, models = path.with_suffix(""), dict[str, ModelUnderTest]()
+    rows = experiment.rows(quick=quick)
     for row in rows:
+        files = files_for(row.model, data)
         if only and not row.name.startswith(tuple(only)):
             continue
-        if name == "timing" and row.subject == "imagenet" and not files_for("imagenet", data):
-            continue  # the others can be timed on what is bundled
-        if row.subject not in at:
-            at[row.subject] = opened[row.subject]()
-        where = at[row.subject]
-        if complete(row, kept, where.model, where.images, where.labels, limit=limit, tf32=tf32, say=say):
-            write(kept.folder / "conditions.json", conditions(name, device, quick, tf32))
-    numbers = experiment.summarise(kept.every(row.name for row in rows), quick)
-    record = {"conditions": json.loads((kept.folder / "conditions.json").read_text()), "numbers": numbers}
-    write(out / f"{name}{'-quick' if quick else ''}.json", record)
+        if name == "timing" and row.model == "imagenet" and not files:
+            continue  # the others can be timed on the bundled samples
+        if row.model not in models:
+            models[row.model] = load_model_under_test(row.model, files, device)
+        if run_row(row, folder, models[row.model], limit=limit, tf32=tf32, log=log):
+            write_json(folder / "conditions.json", _conditions(name, device, quick, tf32))
+    numbers = experiment.summarise({k: v for row in rows for k, v in load_outcomes(folder, row.name).items()})
+    record = {"conditions": json.loads((folder / "conditions.json").read_text()), "numbers": numbers}
+    write_json(path, record)
     return record
 
 
 def files_for(name: str, data: Sequence[str]) -> list[str]:
-    """The files that are meant for this subject."""
-    alike = "mnist" if name == "challenge" else name
-    named = [file.partition("=") for file in data]
-    return [file if equals else prefix for prefix, equals, file in named if not equals or prefix == alike]
+    """The files that are meant for this model."""
+    entries = [file.partition("=") for file in data]
+    return [file if equals else prefix for prefix, equals, file in entries if not equals or prefix == DATA_SETS[name]]
 
 
-def conditions(name: str, device: str, quick: bool, tf32: bool = False) -> dict[str, Any]:
-    """Where, when and with what this was run."""
-    processor = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
-    commit = os.environ.get("COMMIT") or _commit()
+def _conditions(name: str, device: str, quick: bool, tf32: bool) -> dict[str, Any]:
+    command = os.environ.get("COMMAND") or f"marginattack reproduce {name}{' --quick' if quick else ''}"
+    cpu = f"{platform.machine()}, {torch.get_num_threads()} threads"
+    hardware = torch.cuda.get_device_name() if device.startswith("cuda") else cpu
+    return provenance(command, hardware) | {"search": "tf32" if tf32 else "float32"}
+
+
+def provenance(command: str, hardware: str) -> dict[str, Any]:
+    """What a record states besides its numbers: command, date, hardware, commit ($COMMIT or git's) and versions."""
+    try:
+        describe = ["git", "describe", "--always", "--dirty"]
+        commit = subprocess.run(describe, capture_output=True, text=True, check=False, cwd=Path(__file__).parent).stdout
+    except OSError:
+        commit = ""
     return {
-        "command": os.environ.get("COMMAND") or f"marginattack reproduce {name}{' --quick' if quick else ''}",
+        "command": command,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "hardware": processor if device.startswith("cuda") else f"{processor}, {torch.get_num_threads()} threads",
-        "search": "tf32" if tf32 else "float32",
-        "commit": commit,
+        "hardware": hardware,
+        "commit": os.environ.get("COMMIT") or commit.strip(),
         "python": platform.python_version(),
         "torch": str(torch.__version__),
     }
-
-
-def _commit() -> str:
-    try:
-        told = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False,
-            cwd=Path(__file__).parent,
-        )  # fmt: skip
-    except OSError:
-        return ""
-    return told.stdout.strip()
-
-
-def write(path: Path, record: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(f".{os.getpid()}.tmp")
-    scratch.write_text(json.dumps(record, indent=1) + "\n")
-    os.replace(scratch, path)

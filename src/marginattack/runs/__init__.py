@@ -1,1 +1,1 @@
-"""A run: settings, jobs, engines, verification."""
+"""Runs: settings, jobs, shards, engines, verification."""

@@ -1,146 +1,161 @@
-"""From settings to a finished run folder: diagnose, execute, read back and check, diagnose again."""
+"""From settings to a finished run folder: diagnose, measure, verify, diagnose again."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from marginattack.analysis.diagnose import MAY_FAIL, Finding, afterwards, found, probe
-from marginattack.core.classifier import Classifier
+from marginattack.analysis.diagnose import MAY_FAIL, Finding, check_results, make_finding, probe
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
-from marginattack.runs.engines import Engine, SetAside
-from marginattack.runs.engines.serial import in_this_process
-from marginattack.runs.job import Job, check_labels, examine, open_job
+from marginattack.execution.session import Session, open_session
+from marginattack.runs.engines import Engine, FailedShard, Pool
+from marginattack.runs.engines.serial import serial_engine
+from marginattack.runs.job import Job, check_labels, open_job, run_preflight
 from marginattack.runs.settings import Settings
 from marginattack.runs.trace import trace
-from marginattack.storage.run_folder import Part, Store, locked, now
+from marginattack.storage.lock import lock_folder
+from marginattack.storage.paths import StoragePath
+from marginattack.storage.run_folder import Part, RunFolder, now
 
-TRACED = 8  # samples of a part whose moves are kept
-PROBED = 32  # samples of a part that the black-box probe looks at, at most
-QUERIES = 500  # of the probe, a sample
-FAIR = 50  # passes that an attack must have had to be held against the probe
+TRACED_SAMPLES = 8  # per part
+PROBED_SAMPLES = 32  # per norm, at most
+PROBE_QUERIES = 500  # per sample
 PROBE_SHARE = 0.01  # of the run's passes that the probes may cost
+FAIR_BUDGET = 50  # passes that an attack must have had to be compared with the probe
 
-# (what, how much there is) ↦ a context whose value is told how much was done
+# (phase, number of samples) ↦ a context whose value is called with the number of samples done
 Progress: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 def run(
-    settings: Settings, out: str | os.PathLike[str], *, progress: Progress, tell: Callable[[Finding], None],
-    despite: bool = False, engine: Engine = in_this_process,
-) -> Store:  # fmt: skip
-    """Measure what the settings say, into the folder; go on where an earlier run of the same settings stopped.
+    settings: Settings, out: str | StoragePath, *, progress: Progress, on_finding: Callable[[Finding], None],
+    ignore_findings: bool = False, engine: Engine = serial_engine,
+) -> RunFolder:  # fmt: skip
+    """Measure what the settings say into a run folder; resume the run if the folder has one with these settings.
 
-    ``tell`` hears each finding. A grave one before anything was measured ends the run, unless ``despite`` is set.
+    ``on_finding`` is called with each finding of the diagnosis. A grave one before anything was measured raises
+    InputError, unless ``ignore_findings`` is set.
     """
     job = open_job(settings)
-    Store.compatible(out, job.identity())
-    before = examine(job)
-    for finding in before:
-        tell(finding)
-    grave = [finding for finding in before if finding.grade == "grave"]
-    if grave and not despite:
-        hint = "mend it, or go on all the same with --despite-findings"
-        raise InputError(f"nothing was measured, for {grave[0].code}: {grave[0].seen}; {hint}")
-    classifier = Classifier(job.model.module, bounds=(0.0, 1.0), search=settings.search, compiled=settings.compiled)
-    check_labels(job, classifier)
-    with locked(out):
-        store = Store.begin(out, job.identity(), job.about())
-        store.note([asdict(finding) for finding in before])
-        sessions = store.manifest["sessions"]
-        with engine(job, store, classifier) as pool:
-            batch = sessions[0]["batch"] if sessions and not settings.batch else pool.batch()
-            classifier.chunk = batch
-            store.update(sessions=[*sessions, job.session(batch, classifier.device)])
-            with progress("measuring", sum(len(store.shards[shard]) for shard, _ in store.pending())) as advance:
-                aside = pool.measure(batch, advance)
-            session = store.manifest["sessions"][-1] | pool.about()
-            store.update(sessions=[*sessions, session], set_aside=[asdict(each) for each in aside])
-            with progress("checking", len(job.order) * len(job.parts)) as advance:
-                verified = pool.check(advance)
-        store.keep_traces(_traces(job, store, classifier))
+    RunFolder.check_compatible(out, job.identity())
+    before = _diagnose_before(job, on_finding, ignore_findings)
+    with open_session(job.make_classifier()) as session:
+        check_labels(job, session)
+        return _run(job, session, out, before, progress, on_finding, engine)
+
+
+def _run(
+    job: Job, session: Session, out: str | StoragePath, before: list[Finding], progress: Progress,
+    on_finding: Callable[[Finding], None], engine: Engine,
+) -> RunFolder:  # fmt: skip
+    """Everything after the model was frozen and the inputs were checked."""
+    with lock_folder(out):
+        folder = RunFolder.create_or_resume(out, job.identity(), job.about())
+        folder.save_findings([asdict(finding) for finding in before])
+        with engine(job, folder, session) as pool:
+            failed = _measure(job, folder, session.classifier.device, pool, progress)
+            with progress("verifying", len(job.order) * len(job.parts)) as advance:
+                verified = pool.verify(advance)
+        folder.save_traces(_trace_parts(job, folder, session))
         after = [
-            *_aside(aside, store), *_failed(verified), *_mixed(store), *afterwards(store.columns()),
-            *_probes(job, store, classifier),
+            *_report_failed_shards(failed, folder), *_report_failed_rows(verified), *_report_mixed_hardware(folder),
+            *check_results(folder.all_columns()), *_probe_parts(job, folder, session),
         ]  # fmt: skip
         for finding in after:
-            tell(finding)
-        store.note([asdict(finding) for finding in [*before, *after]])
-        store.update(verified={**verified, "at": now()}, finished=None if aside else now())
-    return store
+            on_finding(finding)
+        folder.save_findings([asdict(finding) for finding in [*before, *after]])
+        folder.update_manifest(verified={**verified, "at": now()}, finished=None if failed else now())
+    return folder
 
 
-def _traces(job: Job, store: Store, classifier: Classifier) -> Iterator[tuple[Part, dict[str, list[Any]]]]:
-    """What each attack did to the first few samples that are classified rightly."""
+def _diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_findings: bool) -> list[Finding]:
+    findings = run_preflight(job)
+    for finding in findings:
+        on_finding(finding)
+    grave = [finding for finding in findings if finding.grade == "grave"]
+    if grave and not ignore_findings:
+        hint = "fix it, or measure anyway with --despite-findings"
+        raise InputError(f"nothing was measured because of {grave[0].code}: {grave[0].seen}; {hint}")
+    return findings
+
+
+def _measure(job: Job, folder: RunFolder, device: torch.device, pool: Pool, progress: Progress) -> list[FailedShard]:
+    """Measure the pending shards as a new session of the manifest, with the batch size of the first session."""
+    sessions = folder.manifest["sessions"]
+    batch = sessions[0]["batch"] if sessions and not job.settings.batch else pool.choose_batch()
+    session = job.session(batch, device)
+    folder.update_manifest(sessions=[*sessions, session])
+    with progress("measuring", sum(len(folder.shards[shard]) for shard, _ in folder.pending())) as advance:
+        failed = pool.measure(batch, advance)
+    folder.update_manifest(
+        sessions=[*sessions, session | pool.about()], failed_shards=[asdict(each) for each in failed]
+    )
+    return failed
+
+
+def _trace_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[tuple[Part, dict[str, list[Any]]]]:
+    """Trace each attack on the first few samples that are classified correctly."""
     for part in job.parts:
-        shard = store.first(part)
-        if shard is None:
-            continue
-        columns, images = store.numbers(part, shard), store.images(part, shard)
-        rows = (columns["label"] == columns["prediction"]).nonzero()[:, 0][:TRACED]
-        if len(rows) == 0:
-            continue
-        targets = None if job.settings.target is None else columns["target"][rows]
-        with classifier.held():
-            x, y, a = classifier.accept(images["original"][rows], columns["label"][rows], targets)
-            yield part, trace(
-                classifier, x, y, NORMS[part.norm], job.attacks[part.attack], budget=job.settings.budget, targets=a,
-                seed=job.settings.seed, ids=images["id"][rows],
-            )  # fmt: skip
+        columns = _first_correct(folder, part, TRACED_SAMPLES)
+        if columns is not None:
+            targets = None if job.settings.target is None else columns["target"]
+            batch = session.validate(columns["original"], columns["label"], targets, columns["id"])
+            attack, norm = job.attacks[part.attack], NORMS[part.norm]
+            yield part, trace(session, batch, norm, attack, budget=job.settings.budget, seed=job.settings.seed)
 
 
-def _aside(aside: list[SetAside], store: Store) -> Iterator[Finding]:
-    """Shards that failed whatever was tried."""
-    if aside:
-        named = "; ".join(f"{each.attack} {each.norm} shard {each.shard} ({each.error})" for each in aside[:5])
-        more = f" and {len(aside) - 5} more" if len(aside) > 5 else ""
-        samples = sum(len(store.shards[each.shard]) for each in aside)
-        total = store.manifest["samples"] * len(store.parts)
-        yield found("shards-set-aside", f"shards failed again and again: {named}{more}", samples, total)
-
-
-def _failed(verified: dict[str, int]) -> Iterator[Finding]:
-    """Rows that are not what they say."""
-    rows, failed = verified["rows"], verified["failed"]
-    if failed:
-        seen = f"{failed} of {rows} stored rows do not hold when read back and checked"
-        yield found("stored-rows-fail", seen, failed, rows)
-
-
-def _mixed(store: Store) -> Iterator[Finding]:
-    """Shards that were made under other conditions than the first."""
-    kinds = {(session["hardware"], session["torch"]) for session in store.manifest["sessions"]}
-    if len(kinds) > 1:
-        seen = "sessions ran on " + "; ".join(sorted(f"{hardware} with torch {torch}" for hardware, torch in kinds))
-        yield found("mixed-conditions", seen, 0, store.manifest["samples"])
-
-
-def _probes(job: Job, store: Store, classifier: Classifier) -> Iterator[Finding]:
-    """The black-box probe, against the first attack under each norm, on some samples of the first shard."""
-    table = store.table(["forwards", "backwards"])
-    passes = sum(int(np.sum(table.column(name).to_numpy())) for name in table.column_names)
-    room = max(4, int(PROBE_SHARE * passes / QUERIES / len(job.settings.norms)))
+def _probe_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[Finding]:
+    """Run the black-box probe against the first attack under each norm, on some samples of its first shard."""
     if job.settings.target is not None:
         return
-    wanted = [part for part in job.parts[: len(job.settings.norms)] if part.attack not in MAY_FAIL]
-    for part in wanted:
-        shard = store.first(part)
-        if shard is None:
+    table = folder.table(["forwards", "backwards"])
+    passes = sum(int(np.sum(table.column(name).to_numpy())) for name in table.column_names)
+    affordable = max(4, int(PROBE_SHARE * passes / PROBE_QUERIES / len(job.settings.norms)))
+    for part in job.parts[: len(job.settings.norms)]:
+        columns = _first_correct(folder, part, min(PROBED_SAMPLES, affordable))
+        if columns is None or len(columns["id"]) < 4 or part.attack in MAY_FAIL:
             continue
-        images, column = store.images(part, shard), store.numbers(part, shard)
-        rows = (column["label"] == column["prediction"]).nonzero()[:, 0][: min(PROBED, room)]
-        spent = (column["forwards"] + column["backwards"])[rows]
-        if len(rows) < 4 or float(spent.double().median()) < FAIR:
+        if float((columns["forwards"] + columns["backwards"]).double().median()) < FAIR_BUDGET:
             continue
-        with classifier.held():
-            x, y, _ = classifier.accept(images["original"][rows], column["label"][rows])
-            finding = probe(
-                classifier, x, y, images["adversarial"][rows], column["distance"][rows], NORMS[part.norm],
-                seed=job.settings.seed,
-            )  # fmt: skip
+        batch = session.validate(columns["original"], columns["label"])
+        norm = NORMS[part.norm]
+        finding = probe(session, batch, columns["adversarial"], columns["distance"], norm, seed=job.settings.seed)
         if finding is not None:
             yield finding
+
+
+def _first_correct(folder: RunFolder, part: Part, count: int) -> dict[str, Tensor] | None:
+    """Columns and images of the first samples of the first finished shard that are classified correctly, if any."""
+    shard = folder.first_finished(part)
+    if shard is None:
+        return None
+    columns = folder.numeric_columns(part, shard) | folder.images(part, shard)
+    rows = (columns["label"] == columns["prediction"]).nonzero()[:count, 0]
+    return {name: column[rows] for name, column in columns.items()} if len(rows) else None
+
+
+def _report_failed_shards(failed: list[FailedShard], folder: RunFolder) -> Iterator[Finding]:
+    if failed:
+        named = "; ".join(f"{each.attack} {each.norm} shard {each.shard} ({each.error})" for each in failed[:5])
+        more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
+        samples = sum(len(folder.shards[each.shard]) for each in failed)
+        total = folder.manifest["samples"] * len(folder.parts)
+        yield make_finding("shards-set-aside", f"shards failed repeatedly: {named}{more}", samples, total)
+
+
+def _report_failed_rows(verified: dict[str, int]) -> Iterator[Finding]:
+    rows, failed = verified["rows"], verified["failed"]
+    if failed:
+        yield make_finding("stored-rows-fail", f"{failed} of {rows} stored rows fail the verification", failed, rows)
+
+
+def _report_mixed_hardware(folder: RunFolder) -> Iterator[Finding]:
+    kinds = {(session["hardware"], session["torch"]) for session in folder.manifest["sessions"]}
+    if len(kinds) > 1:
+        seen = "sessions ran on " + "; ".join(sorted(f"{hardware} with torch {version}" for hardware, version in kinds))
+        yield make_finding("mixed-conditions", seen, 0, folder.manifest["samples"])

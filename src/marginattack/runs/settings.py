@@ -1,17 +1,20 @@
-"""The settings of a run: TOML, checked; a typo is an error that names the key."""
+"""Settings of a run, read from a TOML file, ``--set`` assignments and command line options.
+
+Each setting is documented here and nowhere else: the command line generates its options from these fields, with the
+title of a field as the placeholder for its value. Torch is imported only where it is needed, so that help is fast.
+"""
 
 import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from marginattack.attacks import ATTACKS, Attack
-from marginattack.attacks.presets import preset
-from marginattack.core.norms import NORMS
-from marginattack.core.schedules import Constant, Schedule
 from marginattack.errors import InputError
+
+if TYPE_CHECKING:
+    from marginattack.attacks import Attack
 
 
 class _Strict(BaseModel):
@@ -19,175 +22,196 @@ class _Strict(BaseModel):
 
 
 class ModelSettings(_Strict):
-    """Where the model comes from, and what stands in front of it."""
+    """The model and its preprocessing."""
 
-    source: str
-    normalize: str = "auto"
-    resize: Annotated[int, Field(ge=1)] | None = None
-    crop: Annotated[int, Field(ge=1)] | None = None
-    trust_pickle: bool = False
+    source: str = Field(
+        description="Model: zoo:NAME, file.py:factory or pkg.mod:factory (Python code, which is executed), .pt2, "
+        ".onnx, torchvision:NAME, timm:NAME or hf:NAME."
+    )
+    normalize: str = Field(
+        "auto", title="STATISTICS",
+        description="Normalisation: imagenet, cifar10, MEAN/STD, none, or auto for that of the model's source.",
+    )  # fmt: skip
+    resize: int | None = Field(None, ge=1, description="Resize the shorter side to N pixels in front of the model.")
+    crop: int | None = Field(None, ge=1, description="Crop the central N × N pixels in front of the model.")
+    trust_pickle: bool = Field(False, description="Load pickle files, which can execute arbitrary code.")
 
 
 class DataSettings(_Strict):
-    """Where the inputs come from, and which of them."""
+    """The data set and the choice of samples."""
 
-    source: str
-    labels: str | None = None
-    split: str | None = None
-    image_size: str | None = None
-    limit: Annotated[int, Field(ge=1)] | None = None
-    shuffle: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-
-
-def _named(value: Any) -> Any:
-    """A bare name stands for a source with its defaults."""
-    return {"source": value} if isinstance(value, str) else value
-
-
-def _listed(value: Any) -> Any:
-    """A bare name stands for a list of one."""
-    return [value] if isinstance(value, str) else value
+    source: str = Field(
+        description="Data set: samples:NAME, an .npz file with x and y, an image folder, torchvision:NAME or hf:NAME."
+    )
+    labels: str | None = Field(None, description="Label file of an image folder, or label column of an hf: data set.")
+    split: str | None = Field(None, description="Split of a torchvision: or hf: data set.")
+    image_size: str | None = Field(
+        None, title="SIZE", description="Size of image files: 224, or 256/224 to resize and then crop."
+    )
+    limit: int | None = Field(None, ge=1, description="Use only the first N samples.")
+    shuffle: int | None = Field(
+        None, ge=0, lt=2**63, title="SEED", description="Shuffle the samples with this seed, before --limit applies."
+    )
 
 
 class Settings(_Strict):
-    """All of a run. ``attack`` holds the settings of each attack by its name."""
+    """All settings of a run. A bare string is short for the source of a model or data set, or for a list of one."""
 
-    model: Annotated[ModelSettings, BeforeValidator(_named)]
-    data: Annotated[DataSettings, BeforeValidator(_named)]
-    norms: Annotated[list[str], Field(min_length=1), BeforeValidator(_listed)] = ["l2"]
-    attacks: Annotated[list[str], Field(min_length=1), BeforeValidator(_listed)] = ["race"]
-    attack: dict[str, dict[str, Any]] = {}
-    budget: Annotated[int, Field(ge=1)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**62)] = 0
-    target: str | None = None
-    only_correct: bool = False
-    lattice: Literal[255] | None = None
-    expect_accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
-    shard: Annotated[int, Field(ge=1)] = 512
-    batch: Annotated[int, Field(ge=1)] | None = None
-    device: str | None = None
-    search: Literal["float32", "tf32", "bf16"] = "float32"
-    compiled: bool = False
+    model: ModelSettings
+    data: DataSettings
+    norms: list[str] = Field(["l2"], min_length=1, description="Norm of the margins: l2, linf, l1 or l0.")
+    attacks: list[str] = Field(
+        ["race"], min_length=1, description="Attack: a name from `marginattack list attacks`, or preset:NAME."
+    )
+    attack: dict[str, dict[str, Any]] = Field({}, description="Settings of the attacks, by name of the attack.")
+    budget: int | None = Field(None, ge=1, description="Hard limit on forward plus backward passes per sample.")
+    seed: int = Field(0, ge=0, lt=2**62, title="SEED", description="Seed of the random draws.")
+    target: str | None = Field(
+        None, description="Target classes: random, least-likely, or a file with one class per row of the data set."
+    )
+    only_correct: bool = Field(False, description="Leave out misclassified samples.")
+    lattice: Literal[255] | None = Field(
+        None, title="255", description="Also find images that are adversarial at 8 bits, on the grid k/255."
+    )
+    expect_accuracy: float | None = Field(
+        None, ge=0, le=1, title="ACCURACY",
+        description="Claimed accuracy, from 0 to 1; a much lower one is a grave finding.",
+    )  # fmt: skip
+    shard: int = Field(512, ge=1, description="Samples per shard; results are stored shard by shard.")
+    batch: int | None = Field(None, ge=1, description="Batch size; by default as many samples as fit into memory.")
+    device: str | None = Field(None, description="cpu, cuda, cuda:1, …; by default a GPU if there is one.")
+    search: Literal["float32", "tf32", "bf16"] = Field(
+        "float32", title="PRECISION", description="Precision of the search, not of the result: float32, tf32 or bf16."
+    )
+    compiled: bool = Field(False, description="On a GPU, compile the model with torch.compile; for large data sets.")
 
-    @field_validator("norms")
+    @field_validator("model", "data", "norms", "attacks", mode="before")
     @classmethod
-    def _known_norms(cls, norms: list[str]) -> list[str]:
-        return _distinct(norms, NORMS, "norm")
+    def _expand_name(cls, value: Any, info: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return {"source": value} if info.field_name in ("model", "data") else [value]
 
-    @field_validator("attacks")
+    @field_validator("norms", "attacks")
     @classmethod
-    def _known_attacks(cls, attacks: list[str]) -> list[str]:
-        return _distinct(attacks, [*ATTACKS, *(name for name in attacks if name.startswith("preset:"))], "attack")
+    def _check_names(cls, names: list[str], info: Any) -> list[str]:
+        from marginattack.attacks import ATTACKS
+        from marginattack.attacks.presets import PRESETS
+        from marginattack.core.norms import NORMS
 
-
-def _distinct(names: list[str], known: Any, what: str) -> list[str]:
-    for name in names:
-        if name not in known:
-            raise ValueError(f"no {what} is named {name!r}: choose from {', '.join(known)}")
-    return list(dict.fromkeys(names))
+        choices = [*NORMS] if info.field_name == "norms" else [*ATTACKS, *(f"preset:{name}" for name in PRESETS)]
+        for name in names:
+            if name not in choices:
+                raise ValueError(f"no {info.field_name[:-1]} named {name!r}: choose from {', '.join(choices)}")
+        return list(dict.fromkeys(names))
 
 
 def read_settings(config: Path | None, assignments: list[str], flags: dict[str, Any]) -> Settings:
-    """Settings from a TOML file, then ``a.b=v`` assignments, then the command line's flags (None: not given)."""
-    tree: dict[str, Any] = {}
-    if config is not None:
-        try:
-            tree = tomllib.loads(config.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read --config {config}: {getattr(error, 'strerror', None) or error}") from None
-        except tomllib.TOMLDecodeError as error:
-            raise InputError(f"--config {config} is no TOML: {error}") from None
+    """Read settings from a TOML file, then ``a.b=v`` assignments, then options, of which the last take precedence.
+
+    Options are keyed by the dotted name of their setting, and None if they were not given.
+    """
+    tree = {} if config is None else _read_toml(config)
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not name:
-            raise InputError(f"--set {assignment!r} is no assignment: write --set a.b=value")
-        _assign(tree, name.strip(), _value(text.strip()))
+            raise InputError(f"--set {assignment!r} is not an assignment: write --set a.b=value")
+        _assign(tree, name.strip(), _parse_value(text.strip()))
     for name, value in flags.items():
         if value is not None:
             _assign(tree, name, value)
-    missing = [name for name in ("model", "data") if name not in tree]
-    if missing:
-        raise InputError(f"no {missing[0]} is stated: give --{missing[0]}, or `{missing[0]} = …` in --config")
+    for name in ("model", "data"):
+        if name not in tree:
+            raise InputError(f"no {name} given: pass --{name}, or set `{name}` in the --config file")
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise InputError(_explained(error)) from None
+        raise InputError(_explain(error)) from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"--config {path} is not valid TOML: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read --config {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _assign(tree: dict[str, Any], name: str, value: Any) -> None:
+    """Set ``a.b`` in nested tables; a string assigned to a table, such as ``model``, is its source."""
     *path, last = name.split(".")
     for key in path:
         below = tree.setdefault(key, {})
         if isinstance(below, str) and key in ("model", "data"):
             below = tree[key] = {"source": below}
         if not isinstance(below, dict):
-            raise InputError(f"cannot set {name}: {key} is {below!r}, which has no parts")
+            raise InputError(f"cannot set {name}: {key} is {below!r}, which has no settings of its own")
         tree = below
     if isinstance(tree.get(last), dict) and isinstance(value, str):
-        tree[last]["source"] = value
-    else:
-        tree[last] = value
+        tree, last = tree[last], "source"
+    tree[last] = value
 
 
-def _value(text: str) -> Any:
-    """A TOML value; a bare word is a string."""
+def _parse_value(text: str) -> Any:
+    """Parse a TOML value; a bare word is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def _explained(error: ValidationError) -> str:
-    """The first complaint, as one line that names the key."""
+def _explain(error: ValidationError) -> str:
+    """Explain the first error in one line that names the setting."""
     first = error.errors(include_url=False, include_context=False)[0]
-    key = ".".join(str(part) for part in first["loc"] if not (isinstance(part, str) and "[" in part))
+    section, key = str(first["loc"][0]), ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"no setting is named {key}: choose from {', '.join(_siblings(first['loc']))}"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"setting {key} is {first['input']!r}: {message[:1].lower()}{message[1:]}"
+        nested: dict[str, type[BaseModel]] = {"model": ModelSettings, "data": DataSettings}
+        return f"no setting named {key}: choose from {', '.join(nested.get(section, Settings).model_fields)}"
+    return f"setting {key} is {first['input']!r}: {_reason(error)}"
 
 
-def _siblings(where: tuple[int | str, ...]) -> list[str]:
-    inner: dict[str, type[BaseModel]] = {"model": ModelSettings, "data": DataSettings}
-    place = inner.get(str(where[0]), Settings) if len(where) > 1 else Settings
-    return list(place.model_fields)
+def _reason(error: ValidationError) -> str:
+    message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
 
 
 def as_toml(settings: Settings) -> str:
-    """The settings as the TOML that ``--config`` reads back."""
+    """Format settings as TOML that ``--config`` reads back."""
     import tomli_w
 
     return tomli_w.dumps(settings.model_dump(exclude_none=True))
 
 
-def build_attack(name: str, values: dict[str, Any]) -> Attack:
-    """An attack of ``ATTACKS``, or ``preset:NAME``, with some of its settings changed."""
+def build_attack(name: str, values: dict[str, Any]) -> "Attack":
+    """Build an attack of ``ATTACKS``, or ``preset:NAME``, with some of its settings changed."""
+    from marginattack.attacks import ATTACKS
+    from marginattack.attacks.presets import preset
+
     base = preset(name.removeprefix("preset:")) if name.startswith("preset:") else ATTACKS[name]()
-    hints = get_type_hints(type(base))
-    known = [field.name for field in fields(base)] if values else []  # type: ignore[arg-type]
-    changes = {}
+    hints, changes = get_type_hints(type(base)), {}
+    known = [field.name for field in fields(base)]  # type: ignore[arg-type]
     for key, value in values.items():
         if key not in known:
             raise InputError(f"{name} has no setting {key}: choose from {', '.join(known)}")
-        changes[key] = _fitted(f"attack.{name}.{key}", value, hints[key])
+        changes[key] = _convert(f"attack.{name}.{key}", value, hints[key])
     try:
         return replace(base, **changes)  # type: ignore[type-var]
     except (ValueError, TypeError) as error:
         raise InputError(f"attack.{name}: {error}") from None
 
 
-def _fitted(name: str, value: Any, hint: Any) -> Any:
-    """A value for a field of an attack: numbers, words, and a number where a schedule is meant."""
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    """Validate a value for a field of an attack; where a schedule is expected, a number stands for a constant one."""
+    from marginattack.core.schedules import Constant, Schedule
+
     if hint == Schedule:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return Constant(float(value))
-        raise InputError(
-            f"{name} is {value!r}: a number (kept constant) is all that can be set here; use Python for more"
-        )
+        raise InputError(f"{name} is {value!r}: give a number for a constant schedule; other schedules need Python")
     try:
         return TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]["msg"]
-        raise InputError(f"{name} is {value!r}: {problem[:1].lower()}{problem[1:]}") from None
-    except Exception:
-        raise InputError(f"{name} is no plain value and cannot be set here: use Python") from None
+        raise InputError(f"{name} is {value!r}: {_reason(error)}") from None
+    except Exception:  # pydantic has no schema for objects such as projections
+        raise InputError(f"{name} is an object that cannot be set here: use the Python API") from None

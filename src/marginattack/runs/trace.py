@@ -1,4 +1,4 @@
-"""What an attack did, look by look, to a few samples: for pictures of its convergence."""
+"""Traces: every query of an attack on a few samples, for plots of its convergence."""
 
 from typing import Any
 
@@ -6,36 +6,40 @@ import torch
 from torch import Tensor
 
 from marginattack.attacks import Attack
-from marginattack.core.classifier import Classifier
 from marginattack.core.norms import Norm
-from marginattack.core.problem import Problem
-from marginattack.core.types import Labels, Points, Scalars
+from marginattack.core.problem import Observation, Observer
+from marginattack.core.validation import Batch
+from marginattack.execution.session import Session
+
+
+class Tracer(Observer):
+    """Keeps one row per query and sample: its number, passes spent, distance, constraint, and the move before it."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self.rows: dict[str, list[Any]] = {
+            name: [] for name in ("id", "query", "passes", "distance", "c", "move", "best")
+        }
+        self.ids, self.queries, self.move = ids, torch.zeros(len(ids), dtype=torch.int64), ""
+
+    def mark(self, move: str) -> None:
+        self.move = move
+
+    def record(self, query: Observation) -> None:
+        history, rows, here = query.history, query.rows, query.rows.cpu()
+        self.rows["passes"] += history.passes[rows].tolist()
+        self.rows["best"] += history.distance[rows].tolist()
+        self.rows["id"] += self.ids[here].tolist()
+        self.rows["query"] += self.queries[here].tolist()
+        self.rows["distance"] += query.distance[:, 0].tolist()
+        self.rows["c"] += query.c[:, 0].tolist()
+        self.rows["move"] += [self.move] * len(here)
+        self.queries[here] += 1
 
 
 def trace(
-    classifier: Classifier, x: Tensor, y: Labels, norm: Norm, attack: Attack, *,
-    budget: int | None = None, targets: Labels | None = None, seed: int = 0, ids: Tensor,
-) -> dict[str, list[Any]]:  # fmt: skip
-    """One row a look and sample: its number, passes spent by then, distance, constraint, and the move that led there.
-
-    Call it while the model is held and the inputs are accepted.
-    """
-    problem = Problem(classifier, x, y, norm, targets=targets, budget=budget, seed=seed, ids=ids)
-    rows: dict[str, list[Any]] = {name: [] for name in ("id", "look", "passes", "distance", "c", "move", "best")}
-    looks = torch.zeros(len(x), dtype=torch.int64)
-
-    def watch(where: Tensor, points: Points, c: Scalars, move: str) -> None:
-        size = norm.size(points - problem.x0[where])[:, 0]
-        rows["passes"] += problem.anytime.passes[where].tolist()
-        rows["best"] += problem.anytime.best[where].tolist()
-        where = where.cpu()
-        rows["id"] += ids[where].tolist()
-        rows["look"] += looks[where].tolist()
-        rows["distance"] += size.tolist()
-        rows["c"] += c[:, 0].tolist()
-        rows["move"] += [move] * len(where)
-        looks[where] += 1
-
-    problem.watch = watch
-    problem.solve(attack)
-    return rows
+    session: Session, batch: Batch, norm: Norm, attack: Attack, *, budget: int | None = None, seed: int = 0
+) -> dict[str, list[Any]]:
+    """Run an attack on a validated batch and return one row per query and sample."""
+    tracer = Tracer(batch.ids)
+    session.problem(batch, norm, budget=budget, seed=seed, observer=tracer).solve(attack)
+    return tracer.rows

@@ -1,49 +1,54 @@
-"""Every stored row is read back and checked on the bare model: whoever computed it, wherever."""
+"""Verification of stored rows: every shard is read back and checked on the plain model, whoever computed it."""
 
+import hashlib
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.core.classifier import Classifier
 from marginattack.core.norms import NORMS, Norm
 from marginattack.core.types import Mask
-from marginattack.runs.job import fingerprint
-from marginattack.storage.run_folder import Part, Store
+from marginattack.execution.session import Session
+from marginattack.storage.run_folder import Part, RunFolder
 
 
-def check_shard(store: Store, classifier: Classifier, part: Part, shard: int) -> tuple[int, int]:
+def fingerprint(image: Tensor) -> str:
+    """A digest of the pixels, the same in any run."""
+    return hashlib.blake2b(np.ascontiguousarray(image.float().numpy()).tobytes(), digest_size=8).hexdigest()
+
+
+def verify_shard(folder: RunFolder, session: Session, part: Part, shard: int) -> tuple[int, int]:
     """How many rows a shard has, and how many of them fail."""
-    inputs = store.table(["input"], part, shard).column("input").to_pylist()
-    right = _rows_hold(store.images(part, shard), store.numbers(part, shard), inputs, NORMS[part.norm], classifier)
-    return len(right), int((~right).sum())
+    inputs = folder.table(["input"], part, shard).column("input").to_pylist()
+    images, column = folder.images(part, shard), folder.numeric_columns(part, shard)
+    if not inputs:
+        return 0, 0
+    verified = _verify_rows(images, column, inputs, NORMS[part.norm], session)
+    return len(verified), int((~verified).sum())
 
 
-def _rows_hold(
-    images: dict[str, Tensor], column: dict[str, Tensor], inputs: list[str], norm: Norm, classifier: Classifier
+def _verify_rows(
+    images: dict[str, Tensor], column: dict[str, Tensor], inputs: list[str], norm: Norm, session: Session
 ) -> Mask:
-    """Whether each row of a shard is what it says: its input, its distance, its adversarial label, inside the box."""
-    x, adversarial, success, target = images["original"], images["adversarial"], column["success"], column["target"]
-    if len(x) == 0:
-        return success
-    distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
-    with classifier.held():
-        label, guess = classifier.recheck(adversarial), classifier.recheck(x)
-    reached = torch.where(target >= 0, label == target, label != column["label"])
-    inside = ((adversarial >= 0) & (adversarial <= 1)).flatten(1).all(1)
-    same = torch.tensor([fingerprint(a) == b for a, b in zip(x, inputs, strict=True)])
-    close = torch.isclose(distance, column["distance"], rtol=1e-9, atol=0)
-    shown = reached & inside & close & (label == column["adversarial_label"])
-    same &= (images["id"] == column["id"]) & (guess == column["prediction"])
+    """Whether the input, distance and adversarial label of each row are right, and its point is inside the box."""
+    x, adversarial = images["original"], images["adversarial"]
+    same = torch.tensor([fingerprint(image) == stored for image, stored in zip(x, inputs, strict=True)])
+    same &= (images["id"] == column["id"]) & (session.plain_labels(x) == column["prediction"])
+    label, reached = _reaches_goal(adversarial, column, session)
     if "adversarial_255" in images:
-        same &= _lattice_holds(images, column, norm, classifier)
-    return same & torch.where(success, shown, torch.isinf(column["distance"]))
+        points = (images["adversarial_255"] / 255).to(x)
+        distance = norm.size((points - x).double().flatten(1))[:, 0]
+        close = torch.isclose(distance, column["distance_255"], rtol=1e-6, atol=1e-9)
+        _, reached_255 = _reaches_goal(points, column, session)
+        same &= torch.isinf(column["distance_255"]) | (reached_255 & close)
+    distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
+    inside = ((adversarial >= 0) & (adversarial <= 1)).flatten(1).all(1)
+    close = torch.isclose(distance, column["distance"], rtol=1e-9, atol=0)
+    adversarial_holds = reached & inside & close & (label == column["adversarial_label"])
+    return same & torch.where(column["success"], adversarial_holds, torch.isinf(column["distance"]))
 
 
-def _lattice_holds(images: dict[str, Tensor], column: dict[str, Tensor], norm: Norm, classifier: Classifier) -> Mask:
-    """Whether each 8-bit image is adversarial at its distance; one that is infinitely far says nothing."""
-    x, point, distance, target = images["original"], images["adversarial_255"], column["distance_255"], column["target"]
-    point = (point / 255).to(x)
-    with classifier.held():
-        label = classifier.recheck(point)
-    reached = torch.where(target >= 0, label == target, label != column["label"])
-    size = norm.size((point - x).double().flatten(1))[:, 0]
-    return torch.isinf(distance) | (reached & torch.isclose(size, distance, rtol=1e-6, atol=1e-9))
+def _reaches_goal(points: Tensor, column: dict[str, Tensor], session: Session) -> tuple[Tensor, Mask]:
+    """The class of each point on the plain model, and whether it is the target, or any wrong class if untargeted."""
+    label, target = session.plain_labels(points), column["target"]
+    return label, torch.where(target >= 0, label == target, label != column["label"])

@@ -1,1 +1,1 @@
-"""Where models and data come from."""
+"""Models and data by name: ``open_model`` in models.py and ``open_data`` in data.py, one FORMS registry each."""

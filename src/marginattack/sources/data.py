@@ -1,25 +1,22 @@
-"""Data by name: ``--data X`` to rows of images and labels, and the samples that are bundled.
+"""Data by name, as in ``--data``, and the bundled samples.
 
-A form of data is one function ``(source, options) → Data`` and one line of FORMS.
+To add a form of data, write one function ``(source, options) → Data`` and add one line to FORMS.
 """
 
-from collections.abc import Callable
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from marginattack.errors import InputError
-from marginattack.sources.abstract import Data as Data
-from marginattack.sources.abstract import Options
+from marginattack.sources.common import Form, match_form
+from marginattack.sources.data_base import Data as Data
+from marginattack.sources.data_base import Options
+from marginattack.sources.data_folder import open_folder
 from marginattack.sources.data_hf import open_hf
+from marginattack.sources.data_npz import open_npz, read_npz
 from marginattack.sources.data_torchvision import open_torchvision
-from marginattack.sources.folder import open_folder
 from marginattack.sources.images import ImageSize as ImageSize
-from marginattack.sources.npz import npz, open_npz
 
 SAMPLES = {
     "mnist": "1,000 digits of the MNIST test set, in official order",
@@ -28,36 +25,40 @@ SAMPLES = {
 
 
 def samples(name: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
-    """Bundled images, (n, channels, height, width) in [0, 1], and their labels."""
-    if name not in SAMPLES:
-        raise ValueError(f"no samples named {name!r}: choose one of {', '.join(SAMPLES)}")
-    with as_file(files(__package__) / "samples" / f"{name}.npz") as path, np.load(path, allow_pickle=False) as arrays:
-        x, y = torch.from_numpy(arrays["x"][:limit]), torch.from_numpy(arrays["y"][:limit])
-    images = x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2)
-    return images.float() / 255, y.long()
+    """Load bundled images and their labels.
+
+    Args:
+        name: A key of ``SAMPLES``: "mnist" or "cifar10".
+        limit: Load only the first ones.
+
+    Returns:
+        Images (n, channels, height, width), float32 in [0, 1], and labels (n,), int64.
+
+    Raises:
+        InputError: There are no samples with this name.
+
+    Example:
+        >>> images, labels = samples("mnist", 100)
+        >>> images.shape
+        torch.Size([100, 1, 28, 28])
+    """
+    data = open_samples(f"samples:{name}", Options())
+    return data.read(range(len(data))[:limit])
 
 
 def open_samples(source: str, options: Options) -> Data:
-    """Bundled images by name."""
+    """Open bundled images."""
     name = source.removeprefix("samples:")
     if name not in SAMPLES:
-        raise InputError(f"{source}: no samples named {name!r}: choose one of {', '.join(SAMPLES)}")
+        raise InputError(f"no samples named {name!r}: choose one of {', '.join(SAMPLES)}")
     with as_file(files(__package__) / "samples" / f"{name}.npz") as path:
-        return npz(source, path)
-
-
-class Form(NamedTuple):
-    """One way to write ``--data``: what opens it, what it is, and which options it has a use for."""
-
-    open: Callable[[str, Options], Data]
-    about: str
-    takes: tuple[str, ...] = ()
+        return read_npz(source, path)
 
 
 FORMS: dict[str, Form] = {
     "samples:NAME": Form(open_samples, f"bundled images: {', '.join(SAMPLES)}"),
-    "FILE.npz": Form(open_npz, "arrays x (uint8, or floats in [0, 1]) and y (class numbers)"),
-    "FOLDER": Form(open_folder, "images, one sub-folder a class, or with --labels FILE", ("labels", "image-size")),
+    "FILE.npz": Form(open_npz, "arrays x (uint8, or floats in [0, 1]) and y (class indices)"),
+    "FOLDER": Form(open_folder, "images, one sub-folder per class, or with --labels FILE", ("labels", "image-size")),
     "torchvision:NAME": Form(
         open_torchvision, "a dataset in $TORCHVISION_ROOT, ./data or NAME@FOLDER", ("split", "image-size")
     ),
@@ -75,33 +76,43 @@ def open_data(
     image_size: ImageSize | None = None,
     trust_pickle: bool = False,
 ) -> Data:
-    """The data that ``--data`` names, checked as far as headers tell; one line says what is wrong with it.
+    """Open images and labels by name. Everything that headers show is checked now, pixels when they are read.
 
-    ``labels``: a file of labels beside a folder of images (CSV, text, .npy), or the column of labels of an hf:
-    dataset. ``image_size`` fits image files, not arrays: an .npz holds the pixels that are measured.
+    Args:
+        source: What ``--data`` takes, in one of ``FORMS``.
+        labels: A file of labels for a folder of images (CSV, text, .npy), or the label column of an ``hf:`` dataset.
+        split: The split of a ``torchvision:`` or ``hf:`` dataset; by default the test split.
+        image_size: How to resize and crop image files. Arrays are measured as they are.
+        trust_pickle: Allow the torchvision datasets whose index is a pickle.
+
+    Returns:
+        The data: ``len``, ``shape``, ``classes``, ``read(rows)`` and ``digest()``.
+
+    Raises:
+        InputError: The source is in no known form, cannot be read, or does not take one of the options.
+        MissingDependencyError: An optional package is not installed.
+
+    Example:
+        >>> images, labels = open_data("samples:mnist").read(range(10))
     """
     check_options(source, {"labels": labels, "split": split})
-    form = FORMS[form_of(source)]
-    return form.open(source, Options(labels=labels, split=split, image_size=image_size, trust_pickle=trust_pickle))
+    options = Options(labels=labels, split=split, image_size=image_size, trust_pickle=trust_pickle)
+    data: Data = FORMS[find_form(source)].open(source, options)
+    return data
 
 
-def check_options(source: str, stated: dict[str, str | None]) -> None:
-    """Refuse options that this form of data has no use for."""
-    for option, value in stated.items():
-        if value is not None and option not in FORMS[form_of(source)].takes:
-            raise InputError(f"{source}: has no use for --{option} {value}: leave it out")
+def check_options(source: str, options: dict[str, str | None]) -> None:
+    """Refuse options that this form of data does not take."""
+    for option, value in options.items():
+        if value is not None and option not in FORMS[find_form(source)].accepts:
+            raise InputError(f"{source}: --{option} {value} does not apply to this form of data: omit it")
 
 
-def form_of(source: str) -> str:
-    """The key of FORMS that a source is written in."""
-    for name in FORMS:
-        prefix, _, rest = name.partition(":")
-        if rest and source.startswith(f"{prefix}:"):
-            return name
+def find_form(source: str) -> str:
+    """Return the key of FORMS that a source is written in."""
     path = Path(source).expanduser()
-    if path.is_dir():
-        return "FOLDER"
-    if path.suffix.lower() == ".npz":
-        return "FILE.npz"
-    seen = "is neither a folder nor an .npz file" if path.exists() else "no such file or folder"
-    raise InputError(f"--data {source}: {seen}: choose one of {', '.join(FORMS)}")
+    form = "FOLDER" if path.is_dir() else match_form(source, FORMS)
+    if form is None:
+        problem = "neither a folder nor an .npz file" if path.exists() else "no such file or folder"
+        raise InputError(f"--data {source}: {problem}: choose one of {', '.join(FORMS)}")
+    return form

@@ -1,6 +1,5 @@
-"""Models by name: the bundled zoo, torchvision, timm and Hugging Face, with the preprocessing their metadata state."""
+"""Models by name: the bundled zoo, torchvision, timm and Hugging Face, with the preprocessing of their metadata."""
 
-import difflib
 import math
 import warnings
 from collections.abc import Iterable
@@ -10,44 +9,41 @@ from typing import Any
 import torch
 
 from marginattack.errors import InputError
-from marginattack.sources.extras import need
+from marginattack.sources.common import explain_errors, import_extra, suggest
 from marginattack.sources.images import ImageSize
-from marginattack.sources.model_parts import Logits, Opened, load_weights, refusing
-from marginattack.sources.networks import ZOO, zoo
+from marginattack.sources.model_base import LoadedModel, LogitsOnly, ModelOptions, load_weights
+from marginattack.sources.networks import zoo
 from marginattack.sources.preprocess import Statistics
 
-OFFLINE = "check the name and the connection, or give local weights as {}"
+OFFLINE = "check the name and the connection, or pass local weights as {}@FILE.safetensors"
 
 
-def open_zoo(name: str) -> Opened:
-    """A bundled network; it takes pixels as they are."""
-    if name not in ZOO:
-        raise InputError(f"no zoo model named {name!r}: choose one of {', '.join(ZOO)}")
-    return Opened(module=zoo(name))
+def open_zoo(source: str, options: ModelOptions) -> LoadedModel:
+    """Open a bundled network, which takes pixels in [0, 1]."""
+    return LoadedModel(module=zoo(source.removeprefix("zoo:")))
 
 
-def open_torchvision(name: str) -> Opened:
-    """A classifier of torchvision with its DEFAULT weights, others by name (NAME@IMAGENET1K_V1), or a local file's."""
-    need("torchvision", "torchvision", "torchvision")
-    models = need("torchvision.models", "torchvision", "torchvision")
-    name, _, weights_name = name.partition("@")
+def open_torchvision(source: str, options: ModelOptions) -> LoadedModel:
+    """Open a classifier of torchvision with its DEFAULT weights, others by name (NAME@IMAGENET1K_V1), or a file."""
+    models = import_extra("torchvision.models", "torchvision")
+    name, _, weights_name = source.removeprefix("torchvision:").partition("@")
     known = models.list_models(module=models)
     if name not in known:
-        raise InputError(f"torchvision has no classifier named {name!r}{_nearest(name, known)}")
+        raise InputError(f"torchvision has no classifier named {name!r}: {suggest(name, known)}")
     available = models.get_model_weights(name)
     is_file = bool(weights_name) and weights_name not in available.__members__
     weights = available["DEFAULT" if is_file else weights_name or "DEFAULT"]
-    with warnings.catch_warnings(), refusing(f"cannot get the weights of torchvision:{name}",
-                                             OFFLINE.format(f"torchvision:{name}@FILE.safetensors")):  # fmt: skip
-        warnings.simplefilter("ignore")  # some builders announce a change of their initial weights
+    hint = OFFLINE.format(f"torchvision:{name}")
+    with explain_errors(f"cannot get the weights of torchvision:{name}", hint), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some constructors announce a change of their initial weights
         module = models.get_model(name, weights=None if is_file else weights)
     if is_file:
         load_weights(module, weights_name)
-    usual = weights.transforms()
-    return Opened(
+    transforms = weights.transforms()
+    return LoadedModel(
         module=module,
-        statistics=(tuple(map(float, usual.mean)), tuple(map(float, usual.std))),
-        image_size=ImageSize(_side(usual.resize_size), _side(usual.crop_size)),
+        statistics=(_floats(transforms.mean), _floats(transforms.std)),
+        image_size=ImageSize(_side(transforms.resize_size), _side(transforms.crop_size)),
         classes=[str(label) for label in weights.meta["categories"]] if "categories" in weights.meta else None,
         origin="torchvision metadata",
         content=name,
@@ -55,61 +51,61 @@ def open_torchvision(name: str) -> Opened:
     )
 
 
-def open_timm(name: str) -> Opened:
-    """A pretrained model of timm, or its architecture with the weights of a local file, NAME@FILE."""
-    timm = need("timm", "timm", "timm")
-    name, _, file = name.partition("@")
+def open_timm(source: str, options: ModelOptions) -> LoadedModel:
+    """Open a pretrained model of timm, or its architecture with the weights of a local file, NAME@FILE."""
+    timm = import_extra("timm", "timm")
+    name, _, file = source.removeprefix("timm:").partition("@")
     known = timm.list_models(include_tags=False)
-    if not name.startswith("hf-hub:") and name.partition(".")[0] not in known:
-        raise InputError(f"timm has no model named {name!r}{_nearest(name, known)}")
-    with refusing(f"cannot get timm:{name}", OFFLINE.format(f"timm:{name}@FILE.safetensors")):
+    architecture = name.partition(".")[0]
+    if not name.startswith("hf-hub:") and architecture not in known:
+        raise InputError(f"timm has no model named {name!r}: {suggest(architecture, known)}")
+    with explain_errors(f"cannot get timm:{name}", OFFLINE.format(f"timm:{name}")):
         module = timm.create_model(name, pretrained=not file)
     if file:
         load_weights(module, file)
-    usual = timm.data.resolve_data_config(pretrained_cfg=module.pretrained_cfg)
-    crop = int(usual["input_size"][-1])
-    resize = math.floor(crop / usual["crop_pct"])  # as timm's own evaluation has it
+    config = timm.data.resolve_data_config(pretrained_cfg=module.pretrained_cfg)
+    crop = int(config["input_size"][-1])
     labels = module.pretrained_cfg.get("label_names")
-    return Opened(
+    return LoadedModel(
         module=module,
-        statistics=(tuple(map(float, usual["mean"])), tuple(map(float, usual["std"]))),
-        image_size=ImageSize(resize, crop),
+        statistics=(_floats(config["mean"]), _floats(config["std"])),
+        image_size=ImageSize(math.floor(crop / config["crop_pct"]), crop),  # as in timm's own evaluation
         classes=[str(label) for label in labels] if labels else None,
         origin="timm metadata",
         content=name,
-        notes={"interpolation": usual["interpolation"], **({"weights": file} if file else {})},
+        notes={"interpolation": config["interpolation"], **({"weights": file} if file else {})},
     )
 
 
-def open_hf(name: str) -> Opened:
-    """An image classifier of transformers, by its name on the hub or from a local folder; no code, no pickles."""
-    transformers = need("transformers", "transformers", "hf")
+def open_hf(source: str, options: ModelOptions) -> LoadedModel:
+    """Open an image classifier of transformers, from the hub or a local folder, without pickles and custom code."""
+    transformers = import_extra("transformers", "hf")
+    name = source.removeprefix("hf:")
     local = Path(name).is_dir()
     if not local and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
-        raise InputError(f"no folder {name}: hf: takes a name on the hub or a folder made by save_pretrained")
-    hint = "it must be an image classifier with safetensors weights and no code of its own" + (
-        "" if local else "; check the name and the connection, or give a local folder"
-    )
+        raise InputError(f"no folder {name}: pass hf: with a name on the hub or a folder made by save_pretrained")
+    hint = "it must be an image classifier with safetensors weights and no code of its own"
+    hint += "" if local else "; check the name and the connection, or pass a local folder"
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-    with refusing(f"cannot load hf:{name}", hint):
+    with explain_errors(f"cannot load hf:{name}", hint):
         model = transformers.AutoModelForImageClassification.from_pretrained(
             name, trust_remote_code=False, use_safetensors=True, local_files_only=local, dtype=torch.float32
         )
-        usual = _processor_of(name, local)
+        processor = _load_processor(name, local)
     labels = getattr(model.config, "id2label", None) or {}
-    return Opened(
-        module=Logits(model),
-        statistics=hf_statistics(usual),
-        image_size=hf_image_size(usual),
+    return LoadedModel(
+        module=LogitsOnly(model),
+        statistics=hf_statistics(processor),
+        image_size=hf_image_size(processor),
         classes=[str(labels[key]) for key in sorted(labels)] or None,
-        origin="hf image processor" if usual else "",
+        origin="hf image processor" if processor else "",
         content=str(model.config.to_json_string(use_diff=False)),
     )
 
 
-def _processor_of(name: str, local: bool) -> dict[str, Any]:
-    """The settings of the image processor, or none where the model comes without."""
+def _load_processor(name: str, local: bool) -> dict[str, Any]:
+    """Load the settings of the image processor; none if the model has no processor."""
     from transformers.image_processing_base import ImageProcessingMixin
 
     try:
@@ -120,7 +116,7 @@ def _processor_of(name: str, local: bool) -> dict[str, Any]:
 
 
 def hf_statistics(settings: dict[str, Any]) -> Statistics | None:
-    """Mean and deviation for pixels in [0, 1] of a processor that first multiplies pixels of 0 to 255."""
+    """Return mean and deviation for pixels in [0, 1] of a processor that rescales pixels of 0 to 255 first."""
     if not settings:
         return None
     factor = 255 * float(settings.get("rescale_factor", 1 / 255)) if settings.get("do_rescale", True) else 255.0
@@ -128,21 +124,21 @@ def hf_statistics(settings: dict[str, Any]) -> Statistics | None:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     if settings.get("do_normalize", True) and settings.get("image_mean") and settings.get("image_std"):
-        mean, std = _numbers(settings["image_mean"]), _numbers(settings["image_std"])
+        mean, std = _floats(settings["image_mean"]), _floats(settings["image_std"])
         if "EfficientNet" in str(settings.get("image_processor_type")) and settings.get("include_top", True):
-            return tuple((m + offset) / factor for m in mean), tuple(s * s / factor for s in std)
+            std = tuple(s * s for s in std)  # this processor divides twice
     if (mean, std, factor, offset) == ((0.0,), (1.0,), 1.0, 0.0):
         return None
     return tuple((m + offset) / factor for m in mean), tuple(s / factor for s in std)
 
 
 def hf_image_size(settings: dict[str, Any]) -> ImageSize | None:
-    """How the processor fits an image: its shorter side, then the crop; a fixed rectangle counts as both."""
+    """Return how the processor resizes and crops; a fixed rectangle counts as both."""
     size = settings.get("size") if settings.get("do_resize", True) else None
     resize = _side(size)
     crop = _side(settings.get("crop_size")) if settings.get("do_center_crop") else None
     share = settings.get("crop_pct")
-    if resize is not None and share and resize < 384:  # ConvNeXT resizes past its size and crops to it
+    if resize is not None and share and resize < 384:  # ConvNeXT resizes to more than its size and crops to it
         return ImageSize(int(resize / float(share)), resize)
     if crop is None and not (isinstance(size, dict) and "shortest_edge" in size):
         crop = resize
@@ -150,7 +146,7 @@ def hf_image_size(settings: dict[str, Any]) -> ImageSize | None:
 
 
 def _side(size: Any) -> int | None:
-    """One number of pixels from the ways in which metadata write a size."""
+    """Return one number of pixels, however the metadata write a size."""
     if isinstance(size, dict):
         sides = [size[key] for key in ("shortest_edge", "height", "width") if size.get(key)]
         return int(min(sides)) if sides else None
@@ -159,10 +155,5 @@ def _side(size: Any) -> int | None:
     return None if size is None else int(size)
 
 
-def _numbers(values: Any) -> tuple[float, ...]:
+def _floats(values: Any) -> tuple[float, ...]:
     return tuple(float(value) for value in values) if isinstance(values, Iterable) else (float(values),)
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name.partition(".")[0], known, 3)
-    return f": did you mean {', '.join(near)}?" if near else f": it has {len(known)} others, such as {known[0]}"

@@ -1,74 +1,53 @@
-"""Models by their source: what ``--model`` takes, opened as a module for pixels in [0, 1]."""
+"""Models by name, as in ``--model``, opened as modules for pixels in [0, 1].
+
+To add a form of model, write one function ``(source, options) → LoadedModel`` and add one line to FORMS.
+"""
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from marginattack.errors import InputError, describe
+from marginattack.errors import InputError
+from marginattack.sources.common import Form, explain_errors, match_form
 from marginattack.sources.images import ImageSize
-from marginattack.sources.model_files import open_factory, open_onnx, open_pickle, refuse_safetensors
+from marginattack.sources.model_base import LoadedModel, ModelOptions
 from marginattack.sources.model_hubs import open_hf, open_timm, open_torchvision, open_zoo
-from marginattack.sources.model_parts import Opened, refusing
+from marginattack.sources.model_onnx import open_onnx
 from marginattack.sources.model_pt2 import open_pt2
+from marginattack.sources.model_python import open_factory, open_pickle, refuse_safetensors
 from marginattack.sources.networks import ZOO
-from marginattack.sources.preprocess import Preprocess, Statistics, parse_normalize
+from marginattack.sources.preprocess import Preprocess, parse_normalize
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model that is ready to be measured, and where it comes from."""
+    """A model that is ready to be measured, and its origin."""
 
-    name: str  # the source as it was written
+    name: str  # the source as the user wrote it
     module: nn.Module  # pixels in [0, 1] to logits; in eval mode, on the device
-    digest: str  # sha256 of the weights and, for files, of their bytes
-    preprocessing: dict[str, Any]  # what the module does before the model sees a pixel, for the manifest
-    image_size: ImageSize | None  # how the source's metadata fit image files; None: unknown
+    digest: str  # SHA-256 of the weights and, for files, of their bytes
+    preprocessing: dict[str, Any]  # what is done to pixels in front of the network, for the manifest
+    image_size: ImageSize | None  # how the metadata of the source resize and crop image files; None: unknown
     classes: list[str] | None
     was_training: bool  # it came in train mode
     bare: nn.Module  # the module without our preprocessing
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a form needs to open a source."""
-
-    text: str  # the source without its prefix
-    trust_pickle: bool
-    device: str
-
-
-Opener = Callable[[Request], Opened]
-
-FORMS = {
-    "zoo:NAME": "a bundled network",
-    "file.py:factory": "a function without arguments in a Python file, which returns the module; the file is executed",
-    "pkg.mod:factory": "the same in an importable module, which is executed",
-    "FILE.pt2": "a program saved by torch.export.save",
-    "FILE.onnx": "an ONNX graph, checked against onnxruntime (extra onnx)",
-    "torchvision:NAME": "a classifier of torchvision, or NAME@WEIGHTS (extra torchvision)",
-    "timm:NAME": "a model of timm, or NAME@FILE.safetensors (extra timm)",
-    "hf:NAME": "an image classifier of transformers, by name or folder; safetensors alone (extra hf)",
-    "FILE.pt": "a pickled module, which is executed: only with --trust-pickle",
-}
-
-PREFIXES: dict[str, Opener] = {
-    "zoo": lambda request: open_zoo(request.text),
-    "torchvision": lambda request: open_torchvision(request.text),
-    "timm": lambda request: open_timm(request.text),
-    "hf": lambda request: open_hf(request.text),
-}
-
-SUFFIXES: dict[str, Opener] = {
-    ".pt2": lambda request: open_pt2(request.text, trust=request.trust_pickle, device=request.device),
-    ".onnx": lambda request: open_onnx(request.text),
-    ".pt": lambda request: open_pickle(request.text, trust=request.trust_pickle),
-    ".pth": lambda request: open_pickle(request.text, trust=request.trust_pickle),
-    ".safetensors": lambda request: refuse_safetensors(request.text),
+FORMS: dict[str, Form] = {
+    "zoo:NAME": Form(open_zoo, "a bundled network"),
+    "file.py:factory": Form(open_factory, "a function in a Python file that returns the module; the file is executed"),
+    "pkg.mod:factory": Form(open_factory, "the same in an importable module, which is executed"),
+    "FILE.pt2": Form(open_pt2, "a program saved by torch.export.save"),
+    "FILE.onnx": Form(open_onnx, "an ONNX graph, compared with onnxruntime (extra onnx)"),
+    "torchvision:NAME": Form(open_torchvision, "a classifier of torchvision, or NAME@WEIGHTS (extra torchvision)"),
+    "timm:NAME": Form(open_timm, "a model of timm, or NAME@FILE.safetensors (extra timm)"),
+    "hf:NAME": Form(open_hf, "an image classifier of transformers, by name or folder; safetensors only (extra hf)"),
+    "FILE.pt": Form(open_pickle, "a pickled module, which is executed: only with --trust-pickle"),
+    "FILE.pth": Form(open_pickle, "the same"),
 }
 
 
@@ -81,84 +60,77 @@ def open_model(
     trust_pickle: bool = False,
     device: str = "cpu",
 ) -> Model:
-    """The model that ``source`` names, in eval mode on the device, with its preprocessing in front.
+    """Open a model by name, in eval mode on the device, with its preprocessing in front.
 
-    ``normalize="auto"`` takes the statistics of the source's metadata (torchvision, timm, hf) and none where it has
-    none. ``resize`` and ``crop`` become part of the model; the metadata's own go to ``image_size``, for the reader of
-    image files. A Python factory is code and is executed; a pickle is code too, and needs ``trust_pickle``.
+    Args:
+        source: What ``--model`` takes, in one of ``FORMS``. A Python factory is executed.
+        normalize: "auto" for the statistics of the source's metadata (torchvision, timm, hf), if any; a key of
+            ``NORMALIZATIONS``; "MEAN/STD"; or "none".
+        resize: Resize the shorter side to this many pixels, as part of the model.
+        crop: Crop the centre to this many pixels, as part of the model. Without resize and crop, the sizes in the
+            metadata are returned as ``image_size``, for the reader of image files.
+        trust_pickle: Load pickles, which runs the code in them.
+        device: The torch device.
+
+    Returns:
+        The module and what is known about it.
+
+    Raises:
+        InputError: The source is in no known form or cannot be opened, or an option is invalid.
+        MissingDependencyError: An optional package is not installed.
+
+    Example:
+        >>> model = open_model("zoo:mnist-cnn")
+        >>> model.module, model.digest, model.preprocessing
     """
-    stated = None if normalize == "auto" else parse_normalize(normalize)
-    _check_device(device)
-    opened = _opener(source)(Request(text=_text(source), trust_pickle=trust_pickle, device=device))
-    statistics = opened.statistics if normalize == "auto" else stated
-    bare = opened.module
-    digest = _digest(bare, opened.content)
-    module = bare
-    if statistics is not None or resize is not None or crop is not None:
-        module = Preprocess(bare, statistics=statistics, resize=resize, crop=crop)
-    with refusing(f"cannot bring {source} to eval mode on {device}"):
+    statistics = None if normalize == "auto" else parse_normalize(normalize)
+    with explain_errors(f"device {device!r} cannot be used", "pass cpu, cuda or cuda:0"):
+        torch.empty(0, device=device)
+    options = ModelOptions(trust_pickle=trust_pickle, device=device)
+    loaded: LoadedModel = FORMS[find_form(source)].open(source, options)
+    if normalize == "auto":
+        statistics = loaded.statistics
+    module, fitted = loaded.module, resize is not None or crop is not None
+    if statistics is not None or fitted:
+        module = Preprocess(module, statistics=statistics, resize=resize, crop=crop)
+    digest = _digest(loaded.module, loaded.content)
+    with explain_errors(f"cannot bring {source} to eval mode on {device}"):
         module = module.to(device).eval()
-    fitted = resize is None and crop is None
+    mean, std = (None, None) if statistics is None else map(list, statistics)
+    origin = (loaded.origin or "none") if normalize == "auto" else f"--normalize {normalize}"
     return Model(
         name=source,
         module=module,
         digest=digest,
-        preprocessing=_preprocessing(opened, normalize, statistics, resize, crop),
-        image_size=opened.image_size if fitted else None,  # what is inside the model is not done twice
-        classes=opened.classes,
-        was_training=opened.was_training,
-        bare=bare,
+        preprocessing={"mean": mean, "std": std, "resize": resize, "crop": crop, "from": origin, **loaded.notes},
+        image_size=None if fitted else loaded.image_size,  # what the model does is not done twice
+        classes=loaded.classes,
+        was_training=loaded.was_training,
+        bare=loaded.module,
     )
 
 
-def _opener(source: str) -> Opener:
-    """The function that opens this form of source, or a refusal that lists the forms."""
-    prefix, colon, rest = source.partition(":")
-    if colon and prefix in PREFIXES:
-        if not rest:
-            raise InputError(f"--model {source!r} names no model: write {prefix}:NAME")
-        return PREFIXES[prefix]
-    for suffix, opener in SUFFIXES.items():
-        if source.endswith(suffix):
-            return opener
-    if re.fullmatch(r".+\.py:[\w.]+|[\w.]+:[\w.]+", source):
-        return lambda request: open_factory(request.text)
-    hint = f"give one of {', '.join(FORMS)}"
+def find_form(source: str) -> str:
+    """Return the key of FORMS that a source is written in."""
+    form = match_form(source, FORMS)
+    if form is not None:
+        return form
+    if re.fullmatch(r".+\.py:[\w.]+", source):
+        return "file.py:factory"
+    if re.fullmatch(r"[\w.]+:[\w.]+", source):
+        return "pkg.mod:factory"
+    if source.endswith(".safetensors"):
+        refuse_safetensors(source)
+    hint = f"choose one of {', '.join(FORMS)}"
     if source in ZOO:
         hint = f"did you mean zoo:{source}?"
     elif source.endswith(".py"):
         hint = f"name the function that builds the model, {source}:factory"
-    raise InputError(f"--model {source!r} is no known source: {hint}")
-
-
-def _text(source: str) -> str:
-    prefix, _, rest = source.partition(":")
-    return rest if prefix in PREFIXES else source
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except Exception as error:
-        raise InputError(f"device {device!r} cannot be used ({describe(error)}): give cpu, cuda or cuda:0") from error
-
-
-def _preprocessing(
-    opened: Opened, normalize: str, statistics: Statistics | None, resize: int | None, crop: int | None
-) -> dict[str, Any]:
-    mean, std = statistics or (None, None)
-    return {
-        "mean": None if mean is None else list(mean),
-        "std": None if std is None else list(std),
-        "resize": resize,
-        "crop": crop,
-        "from": (opened.origin or "none") if normalize == "auto" else f"--normalize {normalize}",
-        **opened.notes,
-    }
+    raise InputError(f"--model {source!r} is in no known form: {hint}")
 
 
 def _digest(module: nn.Module, content: str) -> str:
-    """sha256 over what was read or run, then each weight's name, type, shape and bytes, in the order of names."""
+    """Hash what was read or run, then name, dtype, shape and bytes of each weight, sorted by name."""
     total = hashlib.sha256(content.encode())
     for name, value in sorted(module.state_dict().items()):
         total.update(name.encode() + b"\0")

@@ -1,4 +1,4 @@
-"""The zoo: the networks that are bundled, with their weights."""
+"""The bundled networks and their weights."""
 
 from collections.abc import Callable
 from importlib.resources import as_file, files
@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from marginattack.errors import InputError
+from marginattack.sources.preprocess import NORMALIZATIONS
 
 
 class MnistCNN(nn.Module):
@@ -29,7 +32,7 @@ class MnistCNN(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions beside a shortcut without parameters (He et al. 2016, option A)."""
+    """Two 3×3 convolutions with a shortcut without parameters (He et al. 2016, option A)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -40,7 +43,7 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
-        if out.shape != x.shape:  # half the size, twice the channels: every other pixel, the new channels zero
+        if out.shape != x.shape:  # half the size, twice the channels: every other pixel, and zeros for the new channels
             x = nn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, out.shape[1] - x.shape[1]))
         return torch.relu(out + x)
 
@@ -56,8 +59,8 @@ class ResNet32(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.tensor([0.4914, 0.4822, 0.4465]).view(3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1), persistent=False)
+        for name, values in zip(("mean", "std"), NORMALIZATIONS["cifar10"], strict=True):
+            self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         widths = [16] * 6 + [32] * 5 + [64] * 5
@@ -77,27 +80,40 @@ class ResNet32(nn.Module):
 
 
 class Network(NamedTuple):
-    """How a bundled network is built, and what it is."""
+    """A bundled network: its constructor and its description."""
 
-    make: Callable[[], nn.Module]
+    build: Callable[[], nn.Module]
     about: str
 
 
 ZOO = {
-    "mnist-cnn": Network(MnistCNN, "The paper's MNIST network, 99.5 % right"),
-    "mnist-cnn-adv": Network(MnistCNN, "the same, adversarially trained (l∞ 0.3), 99.3 % right"),
-    "cifar10-resnet32": Network(ResNet32, "ResNet32 on CIFAR-10, 92.9 % right"),
-    "cifar10-resnet32-adv": Network(ResNet32, "the same, adversarially trained (l∞ 8/255), 77.8 % right"),
+    "mnist-cnn": Network(MnistCNN, "the paper's MNIST network, 99.5 % accurate"),
+    "mnist-cnn-adv": Network(MnistCNN, "the same, adversarially trained (l∞ 0.3), 99.3 % accurate"),
+    "cifar10-resnet32": Network(ResNet32, "ResNet32 on CIFAR-10, 92.9 % accurate"),
+    "cifar10-resnet32-adv": Network(ResNet32, "the same, adversarially trained (l∞ 8/255), 77.8 % accurate"),
 }
 
 
 def zoo(name: str) -> nn.Module:
-    """A bundled network with its trained weights, in eval mode and float32."""
+    """Build a bundled network with its trained weights, in eval mode and float32.
+
+    Args:
+        name: A key of ``ZOO``; ``marginattack list models`` prints them.
+
+    Returns:
+        A network that takes pixels in [0, 1] and returns logits.
+
+    Raises:
+        InputError: There is no network with this name.
+
+    Example:
+        >>> model = zoo("mnist-cnn")
+    """
     if name not in ZOO:
-        raise ValueError(f"no zoo model named {name!r}: choose one of {', '.join(ZOO)}")
+        raise InputError(f"no zoo model named {name!r}: choose one of {', '.join(ZOO)}")
     from safetensors.torch import load_file
 
-    model = ZOO[name].make()
+    model = ZOO[name].build()
     with as_file(files(__package__) / "zoo" / f"{name}.safetensors") as path:
         weights = load_file(path)
     model.load_state_dict({key: value.to(torch.float32) for key, value in weights.items()})

@@ -1,4 +1,4 @@
-"""Preprocessing that belongs to the model: resize, crop and normalise in front of it, differentiable."""
+"""Preprocessing as part of the model: a differentiable resize, crop and normalisation in front of it."""
 
 import math
 
@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from marginattack.errors import InputError
+from marginattack.sources.images import ORIGINAL_SIZE, ImageSize
 
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and standard deviation, per channel
 
 NORMALIZATIONS: dict[str, Statistics] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -17,11 +18,11 @@ NORMALIZATIONS: dict[str, Statistics] = {
 
 
 class Preprocess(nn.Module):
-    """A model that takes pixels in [0, 1] as they are stored: resized, cropped and normalised before it sees them.
+    """A model for pixels in [0, 1] as they are stored: it resizes, crops and normalises them first.
 
-    The shorter side is resized to ``resize`` pixels (bilinear, antialiased), the middle ``crop`` × ``crop`` is cut out,
-    and (x − mean) / std follows, one number a channel or one for all. Gradients flow through all three, so that
-    distances are those of the pixels that were given, not of what the model makes of them.
+    The shorter side is resized to ``resize`` pixels (bilinear, antialiased), the central ``crop`` × ``crop`` pixels are
+    cropped, and (x − mean) / std follows, per channel or with one number for all. Gradients flow through all three,
+    so that distances are those between the given pixels, not between the model's inputs.
     """
 
     mean: Tensor | None
@@ -39,82 +40,57 @@ class Preprocess(nn.Module):
         for name, value in (("resize", resize), ("crop", crop)):
             if value is not None and value < 1:
                 raise InputError(f"--{name} is {value}: give a number of pixels, at least 1")
-        self.model = model
-        self.resize, self.crop = resize, crop
-        mean, std = statistics or (None, None)
-        # Not part of the state: the weights are the model's alone.
-        self.register_buffer("mean", _column(mean), persistent=False)
-        self.register_buffer("std", _column(std), persistent=False)
+        self.model, self.size = model, ImageSize(resize, crop)
+        for name, values in zip(("mean", "std"), statistics or (None, None), strict=True):
+            column = None if values is None else torch.tensor(values, dtype=torch.float32).reshape(-1, 1, 1)
+            self.register_buffer(name, column, persistent=False)  # the state_dict holds the model's weights only
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(self.prepared(images))
+        logits: Tensor = self.model(self.normalize(self.fit(images)))
         return logits
 
-    def prepared(self, images: Tensor) -> Tensor:
-        """What the model sees of these images."""
-        x = images
-        if self.resize is not None:
-            x = _resized(x, self.resize)
-        if self.crop is not None:
-            x = _cropped(x, self.crop)
+    def fit(self, images: Tensor) -> Tensor:
+        """Resize and crop, as torchvision's Resize and CenterCrop do."""
+        if self.size == ORIGINAL_SIZE:
+            return images
+        if images.ndim != 4:
+            shape = tuple(images.shape)
+            raise InputError(f"--resize and --crop need images of shape (n, channels, height, width), not {shape}")
+        height, width = images.shape[2:]
+        new_width, new_height = self.size.after_resize(width, height)
+        left, top, right, bottom = self.size.crop_box(new_width, new_height)
+        if (new_width, new_height) != (width, height):
+            images = functional.interpolate(images, (new_height, new_width), mode="bilinear", antialias=True)
+        return images[:, :, top:bottom, left:right]
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Subtract the mean and divide by the standard deviation."""
         if self.mean is None or self.std is None:
-            return x
+            return images
         channels = len(self.mean)
-        if channels > 1 and (x.ndim != 4 or x.shape[1] != channels):
-            shape = tuple(x.shape[1:])
-            raise InputError(f"normalisation has {channels} channels, but images have shape {shape}: give one number, or "
-                          "one a channel, to --normalize")  # fmt: skip
-        return (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
+        if channels > 1 and (images.ndim != 4 or images.shape[1] != channels):
+            problem = f"the normalisation has {channels} channels, but images have shape {tuple(images.shape[1:])}"
+            raise InputError(f"{problem}: pass --normalize with one number, or one per channel")
+        return (images - self.mean.to(images.dtype)) / self.std.to(images.dtype)
 
 
 def parse_normalize(text: str) -> Statistics | None:
-    """The statistics that ``--normalize`` names: a known set, MEAN/STD such as 0.5/0.25 or 0.5,0.4,0.3/0.2, or none."""
+    """Read ``--normalize``: a key of NORMALIZATIONS, MEAN/STD such as 0.5/0.25 or 0.5,0.4,0.3/0.2, or none."""
     if text == "none":
         return None
     if text in NORMALIZATIONS:
         return NORMALIZATIONS[text]
     hint = f"give {', '.join(NORMALIZATIONS)}, none, auto or MEAN/STD such as 0.5/0.25 or 0.5,0.5,0.5/0.2,0.2,0.2"
-    means, slash, stds = text.partition("/")
     try:
-        mean, std = (tuple(float(number) for number in part.split(",")) for part in (means, stds))
+        mean, std = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
+        valid = all(map(math.isfinite, (*mean, *std)))
     except ValueError:
-        raise InputError(f"--normalize is {text!r}: {hint}") from None
-    if not slash or not all(map(math.isfinite, (*mean, *std))):
+        valid = False
+    if not valid:
         raise InputError(f"--normalize is {text!r}: {hint}")
     if len(mean) != len(std) and 1 not in (len(mean), len(std)):
-        raise InputError(f"--normalize is {text!r}, {len(mean)} means for {len(std)} deviations: they must pair up")
+        raise InputError(f"--normalize is {text!r}: {len(mean)} means and {len(std)} deviations do not pair up")
     if min(std) <= 0:
-        raise InputError(f"--normalize is {text!r}, whose deviation {min(std):g} is not above 0: {hint}")
+        raise InputError(f"--normalize is {text!r}: the deviation {min(std):g} is not positive; {hint}")
     channels = max(len(mean), len(std))
     return mean * (channels // len(mean)), std * (channels // len(std))
-
-
-def _column(values: tuple[float, ...] | None) -> Tensor | None:
-    return None if values is None else torch.tensor(values, dtype=torch.float32).reshape(-1, 1, 1)
-
-
-def _resized(images: Tensor, size: int) -> Tensor:
-    """Images whose shorter side is ``size`` and whose proportions are kept, as torchvision's Resize does."""
-    height, width = _sides(images, "resize", size)
-    short, long = min(height, width), max(height, width)
-    if short == size:
-        return images
-    longer = int(size * long / short)
-    shape = (size, longer) if height <= width else (longer, size)
-    return functional.interpolate(images, shape, mode="bilinear", align_corners=False, antialias=True)
-
-
-def _cropped(images: Tensor, size: int) -> Tensor:
-    """The middle ``size`` × ``size`` of each image."""
-    height, width = _sides(images, "crop", size)
-    if min(height, width) < size:
-        raise InputError(f"--crop is {size}, but images are {height}×{width}: crop less, or --resize {size} first")
-    top, left = round((height - size) / 2), round((width - size) / 2)
-    return images[:, :, top : top + size, left : left + size]
-
-
-def _sides(images: Tensor, option: str, size: int) -> tuple[int, int]:
-    if images.ndim != 4:
-        shape = tuple(images.shape)
-        raise InputError(f"--{option} {size} needs images of shape (n, channels, height, width), but they are {shape}")
-    return int(images.shape[2]), int(images.shape[3])

@@ -1,1 +1,1 @@
-"""Run folders: paths, locks, Parquet files."""
+"""Files on local disks and object stores: atomic writes, Parquet, locks, run folders."""

@@ -1,8 +1,8 @@
-"""Diagnosis: whether a margin may be believed, before a run, after it, and by an attack without gradients."""
+"""Diagnosis: are margins reliable? Checks before a run, after a run, and an attack without gradients."""
 
-from marginattack.analysis.diagnose.after import MAY_FAIL as MAY_FAIL
-from marginattack.analysis.diagnose.after import afterwards as afterwards
-from marginattack.analysis.diagnose.before import preflight as preflight
-from marginattack.analysis.diagnose.blackbox import probe as probe
-from marginattack.analysis.diagnose.causes import Finding as Finding
-from marginattack.analysis.diagnose.causes import found as found
+from marginattack.analysis.diagnose.after_run import MAY_FAIL as MAY_FAIL
+from marginattack.analysis.diagnose.after_run import check_results as check_results
+from marginattack.analysis.diagnose.before_run import preflight as preflight
+from marginattack.analysis.diagnose.black_box import probe as probe
+from marginattack.analysis.diagnose.findings import Finding as Finding
+from marginattack.analysis.diagnose.findings import make_finding as make_finding

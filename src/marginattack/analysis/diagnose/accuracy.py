@@ -1,4 +1,4 @@
-"""What the labels show: whether the model would do clearly better with other preprocessing or other labels."""
+"""Checks by accuracy: whether the model does clearly better with other preprocessing or other labels."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -7,161 +7,157 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from marginattack.analysis.diagnose.causes import Finding, found
-from marginattack.analysis.diagnose.subject import Broken, Subject
+from marginattack.analysis.diagnose.findings import Finding, make_finding
+from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner
+from marginattack.sources.preprocess import NORMALIZATIONS
 
-FEWEST = 32  # images for a verdict on accuracy
-FEWEST_FOR_ORDER = 50  # images for a verdict on the order of the classes
-SCREEN = 48  # images on which an alternative is tried before all of them are spent on it
-GAIN = 0.10  # how much better an alternative must be
-CURED = 0.3  # the accuracy that an alternative must reach: from nothing to a little is chance
-TIE = 0.02  # alternatives that do as well as the best are named with it
-SURE = 1e-3  # the p-value that it must reach; some fifteen alternatives are tried
+MIN_IMAGES = 32  # for a verdict on accuracy
+MIN_IMAGES_FOR_ORDER = 50  # for a verdict on the order of the classes
+SCREENED = 48  # images on which an alternative is tried before all of them
+GAIN = 0.10  # by how much an alternative must be better
+GAIN_OF_LABELS = 0.2
+MIN_ACCURACY = 0.3  # of an alternative: an improvement from nothing to a little is chance
+TIE = 0.02  # alternatives within this of the best are named with it
+SIGNIFICANCE = 1e-3  # of an improvement; some fifteen alternatives are tried
 
-# Means and deviations in use, by data set.
-USUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "mnist": ((0.1307,), (0.3081,)),
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-    "0.5/0.5": ((0.5,), (0.5,)),
-}
+USUAL = {"mnist": ((0.1307,), (0.3081,)), **NORMALIZATIONS, "0.5/0.5": ((0.5,), (0.5,))}  # means and deviations
 
 
 class Alternative(NamedTuple):
-    """Another way to feed a model: the cause that it would show, in words, and how."""
+    """Another way to feed a model: the cause that it would show, its description, and how."""
 
     code: str
-    words: str
+    description: str
     module: nn.Module
-    feed: Callable[[Tensor], Tensor]
+    transform: Callable[[Tensor], Tensor]
 
 
 def alternatives(module: nn.Module, bare: nn.Module | None, preprocessing: Any, x: Tensor) -> Iterator[Alternative]:
-    """Every way to feed these images that is tried, the likelier causes first."""
-    ours = bool(preprocessing) and preprocessing.get("mean") is not None
+    """Yield all ways to feed these images that are tried, the likelier causes first."""
+    ours = bare is not None and bool(preprocessing) and preprocessing.get("mean") is not None
     core = module if bare is None else bare
-    if bare is not None and ours:
-        yield Alternative("normalised-twice", "without the normalisation in front of it", bare, lambda x: x)
-    code = "normalisation-wrong" if ours and bare is not None else "normalisation-missing"
-    for name, mean, std in _fitting(x):
-        yield Alternative(code, f"with pixels normalised by {name}", core, partial(_normalised, mean=mean, std=std))
-        undone = f"with the normalisation of {name} undone first"
-        yield Alternative("normalised-twice", undone, module, partial(_restored, mean=mean, std=std))
+    if ours:
+        yield Alternative("normalised-twice", "without the normalisation in front of it", core, lambda x: x)
+    code = "normalisation-wrong" if ours else "normalisation-missing"
+    for name, mean, std in _usual_normalisations(x):
+        normalise = partial(lambda mean, std, x: (x - mean) / std, mean, std)
+        undo = partial(lambda mean, std, x: x * std + mean, mean, std)
+        yield Alternative(code, f"with pixels normalised by {name}", core, normalise)
+        yield Alternative("normalised-twice", f"with the normalisation of {name} undone first", module, undo)
     yield Alternative("expects-0-255", "with pixels from 0 to 255", core, lambda x: 255 * x)
     yield Alternative("inverted-pixels", "with inverted pixels", module, lambda x: 1 - x)
     if x.ndim == 4 and x.shape[1] == 3:
         yield Alternative("channel-order", "with red and blue exchanged", module, lambda x: x.flip(1))
 
 
-def _normalised(x: Tensor, *, mean: Tensor, std: Tensor) -> Tensor:
-    return (x - mean) / std
-
-
-def _restored(x: Tensor, *, mean: Tensor, std: Tensor) -> Tensor:
-    return x * std + mean
-
-
-def _fitting(x: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """The usual means and deviations, as they broadcast against these images."""
+def _usual_normalisations(x: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield name, mean and deviation, shaped to broadcast against these images."""
     channels = x.shape[1] if x.ndim == 4 else 1
-    for name, pair in USUAL.items():
+    for name, statistics in USUAL.items():
         if name == "mnist" and channels != 1:
             continue
-        mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device) for values in pair)
+        mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device) for values in statistics)
         if len(mean) not in (1, channels):
             mean, std = mean.mean(), std.mean()
         shape = (-1, 1, 1) if x.ndim == 4 else (-1,)
         yield name, mean.reshape(shape), std.reshape(shape)
 
 
-def feeding(
-    subject: Subject, right: Tensor, labels: Tensor, bare: nn.Module | None, preprocessing: Any
+def check_labels(labels: Tensor, classes: int) -> Iterator[Finding]:
+    """Report labels that are not classes of the model."""
+    outside = (labels < 0) | (labels >= classes)
+    if bool(outside.any()):
+        seen = f"label {int(labels[outside][0])}, but the model has classes 0 to {classes - 1}"
+        yield make_finding("labels-outside", seen, int(outside.sum()), len(labels))
+
+
+def check_preprocessing(
+    runner: ModelRunner, logits: Tensor, labels: Tensor, bare: nn.Module | None, preprocessing: Any
 ) -> list[Finding]:
-    """The alternative that the model does best with, if that is clearly better than what it is fed."""
-    n = len(right)
-    if n < FEWEST or float(right.double().mean()) > 1 - GAIN:
+    """Report the alternative that the model does best with, if that is clearly better than what it is given."""
+    n, correct = len(labels), logits.argmax(1) == labels
+    if n < MIN_IMAGES or _mean(correct) > 1 - GAIN:
         return []
     better: list[tuple[float, Alternative]] = []
-    for other in alternatives(subject.module, bare, preprocessing, subject.images):
-        few = _rightly(subject, other, labels, SCREEN)
-        if few is None or float(few.double().mean() - right[: len(few)].double().mean()) < GAIN / 2:
+    for other in alternatives(runner.module, bare, preprocessing, runner.images):
+        few = _classify(runner, other, labels, SCREENED)
+        if few is None or _mean(few) - _mean(correct[: len(few)]) < GAIN / 2:
             continue
-        every = _rightly(subject, other, labels, n)
-        if every is not None and clearly_better(every, right) and float(every.double().mean()) >= CURED:
-            better.append((float(every.double().mean()), other))
+        every = _classify(runner, other, labels, n)
+        if every is not None and is_clearly_better(every, correct) and _mean(every) >= MIN_ACCURACY:
+            better.append((_mean(every), other))
     if not better:
         return []
-    share, best = max(better, key=lambda pair: pair[0])
-    equal = [other.words for other_share, other in better if other.code == best.code and other_share > share - TIE]
-    seen = f"accuracy {float(right.double().mean()):.0%} as it is fed, {share:.0%} {' or '.join(equal)}"
-    return [found(best.code, seen, int((~right).sum()), n)]
+    accuracy, best = max(better, key=lambda pair: pair[0])
+    ties = [other.description for score, other in better if other.code == best.code and score > accuracy - TIE]
+    seen = f"accuracy {_mean(correct):.0%} as it is, {accuracy:.0%} {' or '.join(ties)}"
+    return [make_finding(best.code, seen, int((~correct).sum()), n)]
 
 
-def _rightly(subject: Subject, other: Alternative, labels: Tensor, n: int) -> Tensor | None:
-    """Which of the first n images are classified rightly when fed in another way; None where that fails."""
+def _mean(mask: Tensor) -> float:
+    return float(mask.double().mean())
+
+
+def _classify(runner: ModelRunner, other: Alternative, labels: Tensor, n: int) -> Tensor | None:
+    """Return which of the first n images an alternative classifies correctly; None if it fails."""
     try:
-        logits = subject.logits(other.feed(subject.images[:n]), module=other.module)
-    except Broken:
+        logits = runner.logits(other.transform(runner.images[:n]), module=other.module)
+    except ModelError:
         return None
     return torch.as_tensor(logits.argmax(1) == labels[:n]) if bool(torch.isfinite(logits).all()) else None
 
 
-def clearly_better(other: Tensor, right: Tensor, gain: float = GAIN) -> bool:
-    """Whether the other answers are right more often, by some points and by McNemar's exact test."""
-    won, lost = int((other & ~right).sum()), int((right & ~other).sum())
-    return won - lost >= gain * len(right) and _at_least(won, won + lost, 0.5) < SURE
+def is_clearly_better(other: Tensor, correct: Tensor, gain: float = GAIN) -> bool:
+    """Whether the other answers are correct more often, by this gain and by McNemar's exact test."""
+    won, lost = int((other & ~correct).sum()), int((correct & ~other).sum())
+    return won - lost >= gain * len(correct) and _tail_probability(won, won + lost, 0.5) < SIGNIFICANCE
 
 
-def labelling(prediction: Tensor, labels: Tensor, classes: int) -> list[Finding]:
-    """Labels in another order than the model's: shifted by one, or permuted.
+def check_label_order(logits: Tensor, labels: Tensor) -> list[Finding]:
+    """Report labels in another order than the model's: shifted by one, or permuted.
 
     A permutation is fitted on every second image and judged on the others, so that it cannot win by chance.
     """
-    right = prediction == labels
-    n = len(labels)
-    if n < FEWEST_FOR_ORDER or float(right.double().mean()) > 0.8:
+    classes = logits.shape[1]
+    inside = (labels >= 0) & (labels < classes)
+    prediction, labels = logits.argmax(1)[inside], labels[inside]
+    n, correct = len(labels), prediction == labels
+    if n < MIN_IMAGES_FOR_ORDER or _mean(correct) > 0.8:
         return []
-    accuracy = float(right.double().mean())
-    for shift in (1, -1):
-        shifted = prediction + shift == labels
-        if clearly_better(shifted, right, gain=0.2):
-            seen = (
-                f"accuracy {accuracy:.0%}, but {float(shifted.double().mean()):.0%} with {shift:+d} on every prediction"
-            )
-            return [found("labels-order", seen, int((~right).sum()), n)]
-    order = _best_order(prediction[::2], labels[::2], classes)
-    mapped = order[prediction[1::2]] == labels[1::2]
-    if clearly_better(mapped, right[1::2], gain=0.2):
-        share = float(mapped.double().mean())
-        seen = f"accuracy {accuracy:.0%}, but {share:.0%} on held-out images after a permutation of the classes"
-        return [found("labels-order", seen, int((~right).sum()), n)]
+    order = _best_permutation(prediction[::2], labels[::2], classes)
+    candidates = [(prediction + k == labels, correct, f"with {k:+d} on every prediction") for k in (1, -1)]
+    permuted = order[prediction[1::2]] == labels[1::2]
+    candidates.append((permuted, correct[1::2], "on held-out images after a permutation of the classes"))
+    for other, baseline, how in candidates:
+        if is_clearly_better(other, baseline, GAIN_OF_LABELS):
+            seen = f"accuracy {_mean(correct):.0%}, but {_mean(other):.0%} {how}"
+            return [make_finding("labels-order", seen, int((~correct).sum()), n)]
     return []
 
 
-def _best_order(prediction: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """The permutation of the classes under which most predictions are right."""
+def _best_permutation(prediction: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return the permutation of the classes under which most predictions are correct."""
     from scipy.optimize import linear_sum_assignment
 
     counts = torch.bincount(prediction * classes + labels, minlength=classes * classes).view(classes, classes).double()
-    counts += 0.5 * torch.eye(classes, device=counts.device)  # a class that was not seen stays itself
+    counts += 0.5 * torch.eye(classes, device=counts.device)  # a class that is not in the data keeps its index
     _, columns = linear_sum_assignment(counts.cpu().numpy(), maximize=True)
     return torch.as_tensor(columns, device=labels.device)
 
 
-def claim(right: Tensor, classes: int, expect: float | None) -> list[Finding]:
-    """Accuracy at chance, or significantly under what was claimed."""
-    n, hits = len(right), int(right.sum())
-    if n >= FEWEST and classes > 1 and _at_least(hits, n, 1 / classes) > 0.05:
+def check_expected_accuracy(logits: Tensor, labels: Tensor, expected: float | None) -> Iterator[Finding]:
+    """Report an accuracy at chance level, or significantly below the expected one."""
+    n, classes = logits.shape
+    hits = int((logits.argmax(1) == labels).sum())
+    if n >= MIN_IMAGES and classes > 1 and _tail_probability(hits, n, 1 / classes) > 0.05:
         seen = f"accuracy {hits / n:.1%}, and guessing among {classes} classes gives {1 / classes:.1%}"
-        return [found("accuracy-at-chance", seen, n - hits, n)]
-    if expect is not None and hits < n * expect and _at_least(n - hits, n, 1 - expect) < 0.01:
-        seen = f"accuracy {hits / n:.1%} where {expect:.1%} was claimed"
-        return [found("accuracy-below-expected", seen, n - hits, n)]
-    return []
+        yield make_finding("accuracy-at-chance", seen, n - hits, n)
+    elif expected is not None and hits < n * expected and _tail_probability(n - hits, n, 1 - expected) < 0.01:
+        yield make_finding("accuracy-below-expected", f"accuracy {hits / n:.1%}, expected {expected:.1%}", n - hits, n)
 
 
-def _at_least(hits: int, n: int, chance: float) -> float:
-    """The probability of at least so many hits in n tries."""
+def _tail_probability(hits: int, n: int, chance: float) -> float:
+    """Return the probability of at least this many hits in n trials."""
     from scipy.stats import binom
 
     return float(binom.sf(hits - 1, n, chance)) if n else 1.0

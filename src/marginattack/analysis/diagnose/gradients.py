@@ -1,210 +1,202 @@
-"""What the gradients show: whether they are there, whether they are slopes, and if not, what kind of function it is.
+"""Checks of the gradients: whether they exist, whether they are right, and if not, what kind of function the model is.
 
-Slopes are compared with central differences in float64 at steps where a kink of a piecewise linear network is hardly
-ever met, at points moved a little off the images: on the images themselves, black backgrounds put every pooling and
-every clamp at a kink. A function whose gradient fails is followed along a line to its largest change: under bisection
-a jump stays as large as it was, and a steep slope goes away.
+Gradients are compared with central differences in float64, at steps so small that they rarely cross a kink of a
+piecewise linear network, and at points slightly off the images: at the images themselves, black backgrounds put every
+pooling and every clamp at a kink. Where gradients fail, the margin is followed along a line to its largest change:
+under bisection a jump keeps its size, a steep slope vanishes.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from marginattack.analysis.diagnose.causes import Finding, found
-from marginattack.analysis.diagnose.subject import Subject
+from marginattack.analysis.diagnose.findings import Finding, make_finding
+from marginattack.analysis.diagnose.model_runner import ModelRunner
+from marginattack.core.losses import CROSS_ENTROPY
 
 SAMPLES = 32
-COMPARED, COMPARED_LARGE = 12, 4  # samples on which gradients are compared with differences; large images cost time
-LARGE = 10_000  # numbers in an image
-RANDOM = 2  # random directions, beside that of the gradient
-FAR = 1e4  # a tangent that meets zero so many box widths away is flat
+COMPARED, COMPARED_LARGE = 12, 4  # samples for finite differences; large images cost time
+LARGE = 10_000  # numbers per image
+RANDOM_DIRECTIONS = 2  # besides that of the gradient
+FLAT = 1e4  # the margin is flat if its tangent reaches zero only this many box widths away
 
 
-class Slopes(NamedTuple):
-    """How gradients compare with central differences, one entry a sample."""
+class Comparison(NamedTuple):
+    """How gradients compare with central differences, one entry per sample."""
 
     agree: Tensor
-    still: Tensor  # the logits do not move at all at the smallest steps
-    error: Tensor
-    double: bool
+    constant: Tensor  # the margin does not change at all at the smallest steps
+    error: Tensor  # relative
+    float64: bool
+
+    def fails(self) -> bool:
+        """Whether more samples disagree than kinks explain."""
+        wrong = int((~self.agree).sum())
+        share = wrong / len(self.agree)
+        return share > 0.5 or (self.float64 and wrong >= 2 and share >= 0.15)
 
 
-def slopes(subject: Subject, logits: Tensor) -> list[Finding]:
-    """Gradients that are missing, zero, not finite or wrong, by their cause."""
-    x = subject.images[:SAMPLES]
+def check_gradients(runner: ModelRunner, logits: Tensor) -> Iterator[Finding]:
+    """Report gradients that are missing, zero, not finite or wrong, by their cause."""
+    x = runner.images[:SAMPLES]
     n = len(x)
     label = logits[:n].argmax(1)
-    g = subject.slope(x, label)
+    g = runner.gradient(x, label)
     if g is None:
-        return [_absent(subject, x, label)]
-    strange = ~torch.isfinite(g).all(1)
-    findings = []
-    if bool(strange.any()):
+        if _follow_change(runner, x, label)[0]:
+            yield _report_steps(runner, n, n, "the logits carry no gradient", "grave")
+        else:
+            yield make_finding("detached", "the logits do not require a gradient although the input does", n, n)
+        return
+    not_finite = ~torch.isfinite(g).all(1)
+    if bool(not_finite.any()):
         seen = "NaN or infinity in the gradient of the margin"
-        findings.append(found("non-finite-gradients", seen, int(strange.sum()), n))
+        yield make_finding("non-finite-gradients", seen, int(not_finite.sum()), n)
     g = g.nan_to_num(0, 0, 0).double()
     c = logits[:n].topk(2, dim=1).values.diff(dim=1).abs()[:, 0]
-    flat = (FAR * g.abs().sum(1) <= c) & (c > 0) & ~strange
+    flat = (FLAT * g.abs().sum(1) <= c) & (c > 0) & ~not_finite
     few = COMPARED if g.shape[1] < LARGE else COMPARED_LARGE
-    compared = compare(subject, x[:few], label[:few])
-    if compared is None:
-        return findings
+    comparison = compare(runner, x[:few], label[:few])
+    if comparison is None:
+        return
     if bool(flat.any()):
-        findings.append(_flat(subject, x, label, flat, g, compared))
-    elif _disagree(compared):
-        findings.append(_wrong(subject, x[:few], label[:few], compared))
+        yield _explain_flat(runner, x, label, flat, g, comparison)
+    elif comparison.fails():
+        yield _explain_wrong(runner, x[:few], label[:few], comparison)
     else:
-        findings += _softmax(subject, x, label)
-    return findings
+        yield from _check_cross_entropy(runner, x, label)
 
 
-def compare(subject: Subject, x: Tensor, label: Tensor) -> Slopes | None:
-    """Gradients against central differences, at points a little off the images; in float64 where the model can."""
-    double = subject.double
-    fine = None if double is None else _differences(double, x.double(), label, [1e-5, 1e-6, 1e-7], "median", 0.1)
-    if fine is not None and not _disagree(fine):
+def compare(runner: ModelRunner, x: Tensor, label: Tensor) -> Comparison | None:
+    """Compare gradients with central differences near the images, in float64 where the model can."""
+    copy, fine = runner.float64, None
+    if copy is not None:
+        fine = _compare_at(copy, x.double(), label, [1e-5, 1e-6, 1e-7], "median", 0.1)
+    if fine is not None and not fine.fails():
         return fine
-    # In the model's own precision too: a model that rounds to float32 inside is no staircase.
-    coarse = _differences(subject, x, label, [1e-1, 3e-2, 1e-2, 3e-3], "least", 0.25)
+    # In the model's own precision too: a model that rounds to float32 inside is not a step function.
+    coarse = _compare_at(runner, x, label, [1e-1, 3e-2, 1e-2, 3e-3], "min", 0.25)
     if fine is None or coarse is None:
         return coarse if fine is None else fine
-    steps, _ = subject.jumps()
-    small = set(steps) - {"gt", "ge", "lt", "le"}
-    return fine if _disagree(coarse) or (small and bool(fine.still.double().mean() > 0.5)) else coarse
+    operators, _ = runner.discontinuous_operators()
+    rounds = bool(set(operators) - {"gt", "ge", "lt", "le"})
+    return fine if coarse.fails() or (rounds and bool(fine.constant.double().mean() > 0.5)) else coarse
 
 
-def _disagree(compared: Slopes) -> bool:
-    """Whether too many samples disagree for it to be kinks."""
-    wrong = int((~compared.agree).sum())
-    share = wrong / len(compared.agree)
-    return share > 0.5 or (compared.double and wrong >= 2 and share >= 0.15)
-
-
-def _differences(
-    subject: Subject, x: Tensor, label: Tensor, steps: list[float], over: str, tolerance: float
-) -> Slopes | None:
-    """Slopes along the gradient and along random directions, for each step; ``over`` says which step's error counts."""
+def _compare_at(
+    runner: ModelRunner, x: Tensor, label: Tensor, steps: list[float], over_steps: str, tolerance: float
+) -> Comparison | None:
+    """Compare slopes along the gradient and random directions; the median or smallest error over the steps counts."""
     n = len(x)
-    point = 0.01 + 0.97 * x + 0.01 * subject.noise(n, draw=2).to(x)
-    g = subject.slope(point, label)
+    point = 0.01 + 0.97 * x + 0.01 * runner.noise(n, draw=2).to(x)
+    g = runner.gradient(point, label)
     if g is None:
         return None
     g = g.nan_to_num(0, 0, 0)
-    ways = [g, *(subject.noise(n, draw=3 + k).to(x).flatten(1) - 0.5 for k in range(RANDOM))]
-    told, errors, moves = [], [], []
-    for way in ways:
-        v = way / way.norm(dim=1, keepdim=True).clamp(min=1e-30)
-        told.append((g * v).sum(1).double())
+    noise = [runner.noise(n, draw=3 + k).to(x).flatten(1) - 0.5 for k in range(RANDOM_DIRECTIONS)]
+    slopes, differences = [], []
+    for direction in (g, *noise):
+        v = direction / direction.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        slopes.append((g * v).sum(1).double())
         v = v.unflatten(1, x.shape[1:])
-        ends = [(subject.margin(point + h * v, label), subject.margin(point - h * v, label)) for h in steps]
-        moves.append(torch.stack([(up - down) / (2 * h) for (up, down), h in zip(ends, steps, strict=True)]))
-    slope, measured = torch.stack(told), torch.stack(moves)  # (ways, n), (ways, steps, n)
+        central = [(runner.margin(point + h * v, label) - runner.margin(point - h * v, label)) / (2 * h) for h in steps]
+        differences.append(torch.stack(central))
+    slope, measured = torch.stack(slopes), torch.stack(differences)  # (directions, n), (directions, steps, n)
+    errors = []
     for part in (slice(0, 1), slice(1, None)):  # along the gradient, and across it
-        gap = (measured[part] - slope[part][:, None]).square().sum(0).sqrt()
-        size = torch.maximum(measured[part].square().sum(0).sqrt(), slope[part].square().sum(0).sqrt()[None])
+        gap = (measured[part] - slope[part][:, None]).norm(dim=0)
+        size = torch.maximum(measured[part].norm(dim=0), slope[part].norm(dim=0)[None])
         error = torch.where(size > 1e-12, gap / size, 0)
-        errors.append(error.median(0).values if over == "median" else error.amin(0))
+        errors.append(error.median(0).values if over_steps == "median" else error.amin(0))
     worst = torch.stack(errors).amax(0)
-    still = (measured[:, -1] == 0).all(0)
-    return Slopes(worst <= tolerance, still, worst, x.dtype == torch.float64)
+    return Comparison(worst <= tolerance, (measured[:, -1] == 0).all(0), worst, x.dtype == torch.float64)
 
 
-def _absent(subject: Subject, x: Tensor, label: Tensor) -> Finding:
-    """Logits without a gradient: a step function, or one that was cut off."""
-    n = len(x)
-    if jumps(subject, x, label):
-        return _staircase(subject, n, n, "the logits carry no gradient", grade="grave")
-    return found("detached", "the logits do not require a gradient although the input does", n, n)
-
-
-def _flat(subject: Subject, x: Tensor, label: Tensor, flat: Tensor, g: Tensor, compared: Slopes) -> Finding:
-    """Gradients that vanish on some samples: because of steps, of saturation, or though the logits do move."""
+def _explain_flat(
+    runner: ModelRunner, x: Tensor, label: Tensor, flat: Tensor, g: Tensor, comparison: Comparison
+) -> Finding:
+    """Say why gradients vanish on some samples: steps, saturation, or a wrong backward."""
     n, number = len(x), int(flat.sum())
     exact = int((g[flat] == 0).all(1).sum())
     grade = "grave" if number >= n / 2 else "warning"
-    words = f"the gradient of the margin is exactly zero on {exact} and nearly on {number - exact} images"
-    if jumps(subject, x[flat], label[flat]):
-        return _staircase(subject, number, n, words, grade=grade)
-    looked = flat[: len(compared.agree)]
-    if int((~compared.agree & looked).sum()) > int(looked.sum()) / 2:
-        seen = f"{words}, but finite differences find a slope"
-        return found("wrong-gradients", seen, number, n, grade=grade)
-    if continuous(subject, x[flat], label[flat]):
-        return found("saturated", f"{words}, and the logits are flat there and steep elsewhere", number, n, grade=grade)
-    return found("zero-gradients", words, number, n, grade=grade)
+    seen = f"the gradient of the margin is exactly zero on {exact} and nearly zero on {number - exact} images"
+    jumps, smooth = _follow_change(runner, x[flat], label[flat])
+    if jumps:
+        return _report_steps(runner, number, n, seen, grade)
+    compared = flat[: len(comparison.agree)]
+    code = "zero-gradients"
+    if int((~comparison.agree & compared).sum()) > int(compared.sum()) / 2:
+        code, seen = "wrong-gradients", f"{seen}, but finite differences are not zero"
+    elif smooth:
+        code, seen = "saturated", f"{seen}; the logits are flat there and steep elsewhere"
+    return make_finding(code, seen, number, n, grade=grade)
 
 
-def _wrong(subject: Subject, x: Tensor, label: Tensor, compared: Slopes) -> Finding:
-    """Gradients that are there and are not slopes: straight-through estimates of steps, or just wrong."""
-    bad = ~compared.agree
+def _explain_wrong(runner: ModelRunner, x: Tensor, label: Tensor, comparison: Comparison) -> Finding:
+    """Say why gradients are wrong: straight-through estimates of steps, or another mistake."""
+    bad = ~comparison.agree
     number, n = int(bad.sum()), len(x)
-    if float(compared.still[bad].double().mean()) > 0.5 and jumps(subject, x[bad], label[bad]):
-        words = "the gradient is an estimate (straight-through): the logits do not move at all at small steps"
-        return _staircase(subject, number, n, words, grade="warning")
-    error = float(compared.error[bad].median())
-    seen = f"gradient and finite differences of the margin differ, typically by {error:.0%} of the larger"
-    return found("wrong-gradients", seen, number, n)
+    if float(comparison.constant[bad].double().mean()) > 0.5 and _follow_change(runner, x[bad], label[bad])[0]:
+        seen = "the gradient is an estimate (straight-through): the logits do not change at all at small steps"
+        return _report_steps(runner, number, n, seen, "warning")
+    error = float(comparison.error[bad].median())
+    seen = f"gradient and finite differences of the margin differ, in the median by {error:.0%} of the larger"
+    return make_finding("wrong-gradients", seen, number, n)
 
 
-def _staircase(subject: Subject, number: int, n: int, words: str, *, grade: str) -> Finding:
-    """A function of steps, at the input or behind it."""
-    steps, at_input = subject.jumps()
-    named = f" (forward calls {', '.join(steps)})" if steps else ""
+def _report_steps(runner: ModelRunner, number: int, n: int, seen: str, grade: str) -> Finding:
+    """Report a step function, at the input or behind it."""
+    operators, at_input = runner.discontinuous_operators()
+    named = f" (forward calls {', '.join(operators)})" if operators else ""
     code = "quantised-input" if at_input else "step-function"
-    return found(code, f"{words}, and they jump further away{named}", number, n, grade=grade)
+    return make_finding(code, f"{seen}, and jump further away{named}", number, n, grade=grade)
 
 
-def _softmax(subject: Subject, x: Tensor, label: Tensor) -> list[Finding]:
-    """Cross-entropy that is flat where the margin is not."""
-    g = subject.cross_entropy_slope(x, label)
+def _check_cross_entropy(runner: ModelRunner, x: Tensor, label: Tensor) -> Iterator[Finding]:
+    """Report a cross-entropy that is flat where the margin is not."""
+    g = runner.gradient(x, label, CROSS_ENTROPY)
     zero = 0 if g is None else int((g == 0).all(1).sum())
-    if zero < max(1, 0.1 * len(x)):
-        return []
-    seen = "the gradient of the cross-entropy is exactly zero, that of the margin is not"
-    return [found("saturated-softmax", seen, zero, len(x))]
+    if zero >= max(1, 0.1 * len(x)):
+        seen = "the gradient of the cross-entropy is exactly zero, that of the margin is not"
+        yield make_finding("saturated-softmax", seen, zero, len(x))
 
 
-def jumps(subject: Subject, x: Tensor, label: Tensor) -> bool:
-    """Whether the margin jumps on the way to another image, on most of a few samples."""
-    middle, last = _largest_change(subject, x, label)
-    moved = middle > 0
-    return bool(moved.any()) and float((last[moved] > 0.3 * middle[moved]).double().mean()) > 0.5
+def _follow_change(runner: ModelRunner, x: Tensor, label: Tensor) -> tuple[bool, bool]:
+    """Return whether the margin jumps, and whether it changes smoothly, between images and noise, for most samples."""
+    coarse, fine = _largest_change(runner, x, label)
+    jumps, changes = fine > 0.3 * coarse, coarse > 0
+    if not bool(changes.any()):
+        return False, False
+    return float(jumps[changes].double().mean()) > 0.5, float((~jumps).double().mean()) > 0.5
 
 
-def continuous(subject: Subject, x: Tensor, label: Tensor) -> bool:
-    """Whether the margin does change on the way to another image, and does not jump."""
-    middle, last = _largest_change(subject, x, label)
-    return bool((middle > 0).any()) and float((last <= 0.3 * middle).double().mean()) > 0.5
+def _largest_change(runner: ModelRunner, x: Tensor, label: Tensor, pieces: int = 32) -> tuple[Tensor, Tensor]:
+    """Return the change of the margin over a tiny and a far tinier piece of the line to noise, where it is largest.
 
-
-def _largest_change(subject: Subject, x: Tensor, label: Tensor, pieces: int = 32) -> tuple[Tensor, Tensor]:
-    """What the margin changes by over a tiny and over a far tinier piece of the line to noise, where it changes most.
-
-    Bisection towards the larger change; of many small jumps, as from pixels that are rounded, one is left.
+    Bisection follows the larger change; of many small jumps, as of rounded pixels, one remains.
     """
-    double = subject.double
-    subject, x = (subject, x) if double is None else (double, x.double())
-    x, label = x[:4], label[:4]
-    goal = subject.noise(len(x), draw=9).to(x)
-    halvings = (6, 12) if double is None else (20, 34)
+    copy = runner.float64
+    coarse_at, fine_at = (6, 12) if copy is None else (20, 34)  # halvings
+    runner, x, label = runner if copy is None else copy, x[:4] if copy is None else x[:4].double(), label[:4]
+    goal = runner.noise(len(x), draw=9).to(x)
 
-    def at(t: Tensor) -> Tensor:
-        weight = t.to(x).view(-1, *[1] * (x.ndim - 1))
-        return subject.margin(torch.lerp(x, goal, weight), label)
+    def margin_at(t: Tensor) -> Tensor:
+        return runner.margin(torch.lerp(x, goal, t.to(x).view(-1, *[1] * (x.ndim - 1))), label)
 
-    places = torch.linspace(0, 1, pieces + 1, dtype=torch.float64, device=x.device)
-    along = torch.stack([at(place.expand(len(x))) for place in places])
-    where = along.diff(dim=0).abs().argmax(0)
-    lo, hi = places[where], places[where + 1]
-    c_lo, c_hi = (along.gather(0, k[None])[0] for k in (where, where + 1))
-    changes = []
-    for k in range(halvings[1]):
-        if k == halvings[0]:
-            changes.append((c_hi - c_lo).abs())
+    grid = torch.linspace(0, 1, pieces + 1, dtype=torch.float64, device=x.device)
+    margins = torch.stack([margin_at(t.expand(len(x))) for t in grid])
+    k = margins.diff(dim=0).abs().argmax(0)
+    lo, hi = grid[k], grid[k + 1]
+    c_lo, c_hi = (margins.gather(0, end[None])[0] for end in (k, k + 1))
+    coarse = torch.zeros_like(c_lo)
+    for halving in range(fine_at):
+        if halving == coarse_at:
+            coarse = (c_hi - c_lo).abs()
         t = (lo + hi) / 2
-        c = at(t)
+        c = margin_at(t)
         left = (c - c_lo).abs() >= (c_hi - c).abs()
         lo, c_lo = torch.where(left, lo, t), torch.where(left, c_lo, c)
         hi, c_hi = torch.where(left, t, hi), torch.where(left, c, c_hi)
-    return changes[0], (c_hi - c_lo).abs()
+    return coarse, (c_hi - c_lo).abs()

@@ -1,22 +1,21 @@
-"""How the shards of a run are executed; what a shard is and how it is committed is not theirs to say.
+"""Engines: where the shards of a run are computed. What a shard is and how it is stored is the same for all.
 
-An engine is called with the run and gives, for as long as a ``with`` lasts, a pool that executes its shards.
+An engine is called with the run and returns a context manager whose value is a ``Pool`` that computes its shards.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from marginattack.core.classifier import Classifier
+from marginattack.execution.session import Session
 from marginattack.runs.job import Job
-from marginattack.storage.run_folder import Store
+from marginattack.storage.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetAside:
-    """A shard that failed again and again, and why."""
+class FailedShard:
+    """A shard that failed at every attempt, and why."""
 
     shard: int
     attack: str
@@ -24,24 +23,21 @@ class SetAside:
     error: str
 
 
-class Pool(ABC):
-    """Whoever computes the shards. ``progress`` is told how many samples were done."""
+@runtime_checkable
+class Pool(Protocol):
+    """The processes that compute the shards. ``progress`` is called with the number of samples done."""
 
-    @abstractmethod
-    def batch(self) -> int:
-        """How many samples go side by side, where the settings do not say."""
+    def choose_batch(self) -> int:
+        """The batch size of the settings, or else one that fits into memory."""
 
-    @abstractmethod
-    def measure(self, batch: int, progress: Callable[[int], None]) -> list[SetAside]:
-        """Compute and commit whatever is missing; what could not be computed."""
+    def measure(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        """Compute and commit the pending shards; those that could not be computed."""
 
-    @abstractmethod
-    def check(self, progress: Callable[[int], None]) -> dict[str, int]:
-        """Read every stored row back and check it on the bare model: how many rows, and how many fail."""
+    def verify(self, progress: Callable[[int], None]) -> dict[str, int]:
+        """Read every stored row back and check it on the plain model: the number of ``rows`` and of ``failed`` ones."""
 
-    @abstractmethod
     def about(self) -> dict[str, Any]:
-        """What the session of a manifest should say about it, once it has measured."""
+        """What the manifest should say about this session once it has measured."""
 
 
-Engine: TypeAlias = Callable[[Job, Store, Classifier], AbstractContextManager[Pool]]
+Engine: TypeAlias = Callable[[Job, RunFolder, Session], AbstractContextManager[Pool]]

@@ -1,9 +1,9 @@
-"""Many shards at a time, on a Ray cluster of any size.
+"""The Ray engine: many shards at a time, on a cluster of any size.
 
-A pool of actors, each with the model, each with one shard at a time: whoever is free gets the next, so a slow shard
-holds back nobody else. Workers commit what they computed themselves; the driver hears that it is done, and holds
-nothing that grows with the samples. A worker that is lost is started again, and what it had goes back into the queue:
-a shard that is computed twice is the same file. One that failed ``TRIES`` times is set aside.
+Each worker is an actor with the model and computes one shard at a time; an idle worker gets the next shard. Workers
+commit their shards themselves, so that the driver holds nothing that grows with the number of samples. A lost worker is
+restarted and its shard is queued again: a shard that is computed twice is the same file. A shard that failed
+``ATTEMPTS`` times is reported as failed.
 """
 
 import json
@@ -14,33 +14,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from marginattack.core.classifier import Classifier
 from marginattack.errors import InputError, describe, one_line
-from marginattack.runs.engines import Pool, SetAside
-from marginattack.runs.engines.ray_start import connected
+from marginattack.execution.session import Session
+from marginattack.runs.engines import FailedShard, Pool
+from marginattack.runs.engines.ray_start import connect
 from marginattack.runs.job import Job
-from marginattack.storage.paths import Address, is_full
-from marginattack.storage.run_folder import Part, Store
+from marginattack.storage.files import is_disk_full, remove_temporary_files
+from marginattack.storage.paths import is_remote
+from marginattack.storage.run_folder import Part, RunFolder
 
-TRIES = 3
-TICK = 0.5  # seconds after which the driver looks up, if nothing happens
+ATTEMPTS = 3
+POLL_SECONDS = 0.5
 
 
 class Task(NamedTuple):
     """A method of a worker and its arguments."""
 
     method: str
-    shard: int = -1
-    part: Part | None = None
-    batch: int = 0
-
-    def arguments(self) -> tuple[Any, ...]:
-        return () if self.part is None else (self.shard, self.part.attack, self.part.norm, self.batch)
+    arguments: tuple[int, Part, int] | tuple[()] = ()  # shard, part, batch
 
 
 @dataclass(kw_only=True)
 class Cluster:
-    """The engine: a cluster that is there (``address``), or one of this machine's that lasts as long as the run."""
+    """The engine: an existing cluster (``address``), or one on this machine that lasts as long as the run."""
 
     address: str | None = None
     workers: int | None = None
@@ -49,181 +45,170 @@ class Cluster:
     retried: int = field(default=0, init=False)
 
     @contextmanager
-    def __call__(self, job: Job, store: Store, classifier: Classifier) -> Iterator[Pool]:
-        if job.settings.device not in (None, "cpu", "cuda"):
-            raise InputError(
-                f"--device {job.settings.device} means nothing on a cluster: say cuda or cpu, or leave it out"
-            )
+    def __call__(self, job: Job, folder: RunFolder, session: Session) -> Iterator[Pool]:
+        device = job.settings.device
+        if device not in (None, "cpu", "cuda"):
+            raise InputError(f"--device {device} does not exist on a cluster: give cuda or cpu, or omit it")
         try:
-            with connected(self.address, self.workers, self.gpus, job.settings.device) as (ray, workers, gpus):
-                crew = Crew(ray, self, job, store, workers, gpus)
+            with connect(self.address, self.workers, self.gpus, device) as (ray, workers, gpus):
+                pool = WorkerPool(ray, self, job, folder, workers, gpus)
                 try:
-                    yield crew
+                    yield pool
                 finally:
-                    crew.dismiss()
+                    pool.kill()
         finally:
-            store.sweep()  # what the workers that were lost or dismissed had begun
+            remove_temporary_files(folder.path)  # of workers that were lost or killed
 
     def note(self) -> str:
-        """How it is going, for a progress bar."""
+        """The state of the workers, for a progress bar."""
         workers = f"{self.alive} worker{'' if self.alive == 1 else 's'}"
         return f"{workers}, {self.retried} retried" if self.retried else workers
 
 
-class Crew(Pool):
+class WorkerPool:
     """The workers of one run."""
 
-    def __init__(self, ray: Any, cluster: Cluster, job: Job, store: Store, workers: int, gpus: float) -> None:
+    def __init__(self, ray: Any, cluster: Cluster, job: Job, folder: RunFolder, workers: int, gpus: float) -> None:
         from marginattack.runs.engines.worker import Worker
 
-        self.ray, self.cluster, self.job, self.store = ray, cluster, job, store
-        # retries of an actor make its calls wait while it is started again; those of a call, below, are ours to count
+        self.ray, self.cluster, self.job, self.folder = ray, cluster, job, folder
+        # max_task_retries lets calls wait while an actor restarts; retries of a call are counted here instead
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Worker)
-        device = job.settings.device or ("cuda" if gpus else "cpu")  # a GPU that torch does not see is no CPU
+        device = job.settings.device or ("cuda" if gpus else "cpu")  # without a fallback to the CPU
         arguments = (
             job.settings.model_copy(update={"device": device}).model_dump_json(),
-            os.fspath(store.path if _remote(store) else store.path.absolute()),
-            os.getcwd(), json.dumps(job.identity()), store.manifest["started"],
+            str(folder.path if is_remote(folder.path) else folder.path.absolute()),
+            os.getcwd(), json.dumps(job.identity()), folder.manifest["started"],
         )  # fmt: skip
         self.actors = [remote.remote(*arguments) for _ in range(workers)]
-        self.busy: dict[Any, tuple[int, Task]] = {}  # what is under way, and with whom
+        self.busy: dict[Any, tuple[int, Task]] = {}  # by the reference of the pending result
         self.idle: list[int] = []
-        self.tries: Counter[Any] = Counter()  # of tasks and of workers that failed; nothing else is in it
+        self.failures: Counter[int | Task] = Counter()  # of workers while they open, and of tasks
         self.hardware: Counter[str] = Counter()
         self.seconds = self.shards = 0.0
-        self.chosen = 0
         for worker in range(workers):
-            self._give(worker, Task("open"))
+            self._submit(worker, Task("open"))
 
-    def batch(self) -> int:
+    def choose_batch(self) -> int:
         if self.job.settings.batch is not None:
             return self.job.settings.batch
-        for _, result in self._spread([Task("batch")], lambda task, error: _refuse(error)):
-            return int(result)
-        raise AssertionError("a task ends with a result or a refusal")
+        return min(int(batch) for _, batch in self._execute([Task("choose_batch")], _refuse))
 
-    def measure(self, batch: int, progress: Callable[[int], None]) -> list[SetAside]:
-        aside: list[SetAside] = []
-        self.chosen = batch
+    def measure(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        failed: list[FailedShard] = []
 
         def give_up(task: Task, error: str) -> None:
-            assert task.part is not None
-            aside.append(SetAside(shard=task.shard, attack=task.part.attack, norm=task.part.norm, error=error))
+            shard, part, _ = task.arguments  # type: ignore[misc]
+            failed.append(FailedShard(shard=shard, attack=part.attack, norm=part.norm, error=error))
 
-        tasks = (Task("measure", shard, part, batch) for shard, part in self.store.pending())
-        for task, seconds in self._spread(tasks, give_up, lambda: progress(0)):
+        tasks = [Task("measure", (shard, part, batch)) for shard, part in self.folder.pending()]
+        for seconds in self._execute_shards(tasks, give_up, progress):
             self.seconds, self.shards = self.seconds + seconds, self.shards + 1
-            progress(self._size(task))
-        if aside and not self.store.finished():
-            _refuse(f"every shard failed: {aside[0].error}")
-        return aside
+        if failed and not self.folder.finished():
+            raise InputError(f"every shard failed: {failed[0].error}")
+        return failed
 
-    def check(self, progress: Callable[[int], None]) -> dict[str, int]:
-        rows = failed = 0
-        tasks = (Task("check", shard, part, self.chosen) for shard, part in self.store.finished())
-        for task, found in self._spread(tasks, lambda task, error: _refuse(error), lambda: progress(0)):
-            rows, failed = rows + found[0], failed + found[1]
-            progress(self._size(task))
-        return {"rows": rows, "failed": failed}
+    def verify(self, progress: Callable[[int], None]) -> dict[str, int]:
+        batch = self.folder.manifest["sessions"][-1]["batch"]
+        tasks = [Task("verify", (shard, part, batch)) for shard, part in self.folder.finished()]
+        counts = list(self._execute_shards(tasks, _refuse, progress))
+        return {"rows": sum(rows for rows, _ in counts), "failed": sum(failed for _, failed in counts)}
 
     def about(self) -> dict[str, Any]:
-        words = "; ".join(sorted(self.hardware)) or "no worker was needed"
+        hardware = "; ".join(sorted(self.hardware)) or "no worker was needed"
         seconds = round(self.seconds / self.shards, 3) if self.shards else None
-        return {"engine": "ray", "workers": len(self.actors), "hardware": words, "retried": self.cluster.retried,
-                "seconds_a_shard": seconds}  # fmt: skip
+        return {"engine": "ray", "workers": len(self.actors), "hardware": hardware, "retried": self.cluster.retried,
+                "seconds_per_shard": seconds}  # fmt: skip
 
-    def dismiss(self) -> None:
-        """End every worker, also one that hangs."""
+    def kill(self) -> None:
+        """End every worker, even one that hangs."""
         for actor in self.actors:
             self.ray.kill(actor, no_restart=True)
 
-    def _spread(
+    def _execute_shards(
+        self, tasks: list[Task], give_up: Callable[[Task, str], None], progress: Callable[[int], None]
+    ) -> Iterator[Any]:
+        """Execute tasks of one shard each and report the samples that are done."""
+        for task, result in self._execute(tasks, give_up, lambda: progress(0)):
+            yield result
+            progress(len(self.folder.shards[task.arguments[0]]))  # type: ignore[misc]
+
+    def _execute(
         self, tasks: Iterable[Task], give_up: Callable[[Task, str], None], tick: Callable[[], None] = lambda: None
     ) -> Iterator[tuple[Task, Any]]:
-        """Give each task to whoever is free, until all are done or given up."""
+        """Give each task to an idle worker until all tasks are done or given up; yield their results."""
         queue = deque(tasks)
         while queue or any(task.method != "open" for _, task in self.busy.values()):
             while queue and self.idle:
-                self._give(self.idle.pop(), queue.popleft())
-            done, _ = self.ray.wait(list(self.busy), num_returns=1, timeout=TICK)
-            self.store.still_ours()
+                self._submit(self.idle.pop(), queue.popleft())
+            done, _ = self.ray.wait(list(self.busy), num_returns=1, timeout=POLL_SECONDS)
             for reference in done:
                 worker, task = self.busy.pop(reference)
                 try:
                     result = self.ray.get(reference)
                 except self.ray.exceptions.RayTaskError as error:
                     self.idle.append(worker)
-                    reason = self._reason(task, error.cause)
-                    self._again(queue, task, reason, give_up)
+                    self._retry(queue, task, _explain(task, error.cause), give_up)
                 except self.ray.exceptions.RayError as error:
-                    self._lost(worker, task, _cause(error))
-                    self._again(queue, task, f"its worker was lost: {_cause(error)}", give_up)
+                    self._reopen(worker, task, _last_line(error))
+                    self._retry(queue, task, f"its worker was lost: {_last_line(error)}", give_up)
                 else:
                     self.idle.append(worker)
                     if task.method == "open":
-                        self._joined(worker, result)
+                        self._register(worker, result)
                     else:
                         yield task, result
             tick()
 
-    def _give(self, worker: int, task: Task) -> None:
+    def _submit(self, worker: int, task: Task) -> None:
         method = getattr(self.actors[worker], task.method).options(max_task_retries=0)
-        self.busy[method.remote(*task.arguments())] = worker, task
+        self.busy[method.remote(*task.arguments)] = worker, task
 
-    def _joined(self, worker: int, about: dict[str, Any]) -> None:
-        self.tries.pop(worker, None)
+    def _register(self, worker: int, about: dict[str, Any]) -> None:
+        """Count a worker that has opened the run."""
+        self.failures.pop(worker, None)
         self.hardware[about["hardware"]] += 1
         self.cluster.alive += 1
 
-    def _lost(self, worker: int, task: Task, reason: str) -> None:
-        """Ray starts the actor again, here or on another node; it is asked for nothing else until it has opened."""
+    def _reopen(self, worker: int, task: Task, reason: str) -> None:
+        """Let a lost worker, which Ray restarts on this or another node, open the run before anything else."""
         if task.method != "open":
             self.cluster.alive -= 1
         else:
-            self.tries[worker] += 1
-            if self.tries[worker] >= TRIES:  # it is left out; without any there is no run
+            self.failures[worker] += 1
+            if self.failures[worker] >= ATTEMPTS:  # the run continues without it
                 if not self.busy and not self.idle:
-                    _refuse(f"every worker was lost, the last while it opened the model and the data: {reason}")
+                    raise InputError(f"every worker was lost, the last while it opened the model and data: {reason}")
                 return
-        self._give(worker, Task("open"))
+        self._submit(worker, Task("open"))
 
-    def _again(self, queue: deque[Task], task: Task, reason: str, give_up: Callable[[Task, str], None]) -> None:
-        """Once more, after all others; or never again."""
+    def _retry(self, queue: deque[Task], task: Task, reason: str, give_up: Callable[[Task, str], None]) -> None:
+        """Queue a failed task again, behind all others, or give it up."""
         if task.method == "open":
             return
-        self.tries[task] += 1
-        if self.tries[task] >= TRIES:
-            del self.tries[task]
+        self.failures[task] += 1
+        if self.failures[task] >= ATTEMPTS:
+            del self.failures[task]
             give_up(task, reason)
         else:
             self.cluster.retried += 1
             queue.append(task)
 
-    def _reason(self, task: Task, cause: BaseException) -> str:
-        """Why a task failed; what would fail everywhere ends the run."""
-        if isinstance(cause, OSError) and is_full(cause):
-            raise OSError(cause.errno, os.strerror(cause.errno or 0))
-        if task.method == "open":
-            _refuse(_line(cause))
-        return _line(cause)
 
-    def _size(self, task: Task) -> int:
-        first = task.shard * self.job.settings.shard
-        return min(self.job.settings.shard, len(self.job.order) - first)
+def _refuse(task: Task, error: str) -> None:
+    raise InputError(error)
 
 
-def _remote(store: Store) -> bool:
-    return isinstance(store.path, Address)
+def _explain(task: Task, cause: BaseException) -> str:
+    """Why a task failed, in one line; raises what would fail on every worker."""
+    if isinstance(cause, OSError) and is_disk_full(cause):
+        raise OSError(cause.errno, os.strerror(cause.errno or 0))
+    reason = " ".join(str(cause).split()) if isinstance(cause, InputError) else describe(cause)
+    if task.method == "open":
+        raise InputError(reason)
+    return reason
 
 
-def _refuse(reason: str) -> None:
-    raise InputError(reason)
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) if isinstance(error, InputError) else describe(error)
-
-
-def _cause(error: BaseException) -> str:
-    """Ray tells the whole story; what it says last is the cause."""
+def _last_line(error: BaseException) -> str:
+    """The cause of a Ray error, which is the last line of its message."""
     return one_line(InputError(str(error).strip().rpartition("\n")[2]))

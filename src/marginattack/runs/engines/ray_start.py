@@ -1,4 +1,4 @@
-"""Getting hold of a Ray cluster: with a token, without usage statistics, on loopback unless a cluster is named."""
+"""Connecting to Ray: with a token, without usage statistics, and only on loopback unless a cluster is named."""
 
 import math
 import os
@@ -16,43 +16,43 @@ from typing import Any
 
 from marginattack.errors import InputError
 
-MEMORY = 100 * 2**20  # of the object store: nothing large goes through it
-KNOCK = 10.0  # seconds that a cluster has to answer
+OBJECT_STORE_BYTES = 100 * 2**20  # nothing large is sent through it
+CONNECT_SECONDS = 10.0
 
 
 @contextmanager
-def connected(
+def connect(
     address: str | None, workers: int | None, gpus: float | None, device: str | None
 ) -> Iterator[tuple[Any, int, float]]:
-    """Ray, how many workers to start, and how many GPUs each has. What was started here ends here."""
-    address = None if address == "local" else address  # Ray's own word for it, but it would listen everywhere
-    ray = _imported(address)
+    """Yield Ray, the number of workers to start, and the GPUs of each. A cluster that is started here ends here."""
+    address = None if address == "local" else address  # Ray's own name for it, but it would listen on all interfaces
+    ray = _import_ray(address)
     if ray.is_initialized():
-        yield ray, *_counted(ray, workers, gpus, device)
+        yield ray, *_count_workers(ray, workers, gpus, device)
         return
     folder = None if address else tempfile.mkdtemp(prefix="marginattack-ray-")
     try:
         if folder is None:
-            _join(ray, str(address))
+            _join_cluster(ray, str(address))
         else:
-            _begin(ray, folder, workers, gpus, device)
-        yield ray, *_counted(ray, workers, gpus, device)
+            _start_cluster(ray, folder, workers, gpus, device)
+        yield ray, *_count_workers(ray, workers, gpus, device)
     finally:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _imported(address: str | None) -> Any:
-    """Ray, told before it is imported how to behave; what the environment says already goes first."""
+def _import_ray(address: str | None) -> Any:
+    """Ray, which reads its options from the environment when imported; options that are set there take precedence."""
     if "ray" not in sys.modules:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         known = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
         if address is None and not known and not (Path.home() / ".ray/auth_token").exists():
-            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # inherited by what is started here, by nobody else
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # inherited by the processes of this cluster
         if address is None or address.rpartition(":")[0] in ("127.0.0.1", "localhost"):
-            # Ray's word, on every system, for: this machine is 127.0.0.1, so listen on nothing else
+            # makes Ray, on every system, use 127.0.0.1 as the address of this machine and listen on nothing else
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
@@ -61,11 +61,11 @@ def _imported(address: str | None) -> Any:
     return ray
 
 
-def _join(ray: Any, address: str) -> None:
+def _join_cluster(ray: Any, address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
-        if port.isdecimal() and "://" not in host:  # Ray itself would knock for minutes
-            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
+        if port.isdecimal() and "://" not in host:  # Ray itself would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (OSError, OverflowError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:300]
@@ -73,47 +73,47 @@ def _join(ray: Any, address: str) -> None:
         raise InputError(f"no Ray cluster answers at --address {address}: {reason}; {hint}") from None
 
 
-def _begin(ray: Any, folder: str, workers: int | None, gpus: float | None, device: str | None) -> None:
-    """A cluster of this machine alone, as large as the workers need."""
+def _start_cluster(ray: Any, folder: str, workers: int | None, gpus: float | None, device: str | None) -> None:
+    """Start a cluster on this machine, as large as the workers need."""
     import torch
 
-    there = torch.cuda.device_count() if device != "cpu" else 0
-    each = (1.0 if there else 0.0) if gpus is None else gpus
-    count = workers or (int(there / each) if each else None)  # None: Ray counts the cores that it may use
-    if each * (count or 1) > there:
-        needed = f"--gpus-per-worker {each:g}" + (f" for {workers} workers" if workers else "")
-        found = f"this machine has {there} GPU{'' if there == 1 else 's'}" if there else "this machine has no GPU"
-        raise InputError(f"{needed}: {found}; share one by a part of it, as 0.5, or name a cluster with --address")
-    with _uninterrupted():
+    available = torch.cuda.device_count() if device != "cpu" else 0
+    each = (1.0 if available else 0.0) if gpus is None else gpus
+    count = workers or (int(available / each) if each else None)  # None: Ray counts the cores
+    if each * (count or 1) > available:
+        wanted = f"--gpus-per-worker {each:g}" + (f" for {workers} workers" if workers else "")
+        existing = f"this machine has {available or 'no'} GPU{'s' if available > 1 else ''}"
+        raise InputError(f"{wanted}: {existing}; share a GPU, as 0.5, or name a cluster with --address")
+    with _delay_interrupt():
         ray.init(
             address="local", num_cpus=count, num_gpus=math.ceil((count or 0) * each), include_dashboard=False,
-            dashboard_host="127.0.0.1", _node_ip_address="127.0.0.1", object_store_memory=MEMORY, log_to_driver=False,
-            logging_level="ERROR", _temp_dir=folder,
+            dashboard_host="127.0.0.1", _node_ip_address="127.0.0.1", object_store_memory=OBJECT_STORE_BYTES,
+            log_to_driver=False, logging_level="ERROR", _temp_dir=folder,
         )  # fmt: skip
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits: Ray, interrupted while it starts, leaves processes that look for their cluster for a minute."""
+def _delay_interrupt() -> Iterator[None]:
+    """Delay Ctrl-C: Ray, interrupted while it starts, leaves processes that search their cluster for a minute."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if came:
+    if interrupts:
         raise KeyboardInterrupt
 
 
-def _counted(ray: Any, workers: int | None, gpus: float | None, device: str | None) -> tuple[int, float]:
-    """As stated, or one worker a GPU, or one a core where there are no GPUs."""
+def _count_workers(ray: Any, workers: int | None, gpus: float | None, device: str | None) -> tuple[int, float]:
+    """The workers as stated, or one per GPU, or one per core where there are no GPUs; and the GPUs of each."""
     total = ray.cluster_resources()
-    there = 0.0 if device == "cpu" else total.get("GPU", 0.0)
-    each = (1.0 if there else 0.0) if gpus is None else gpus
-    fits = int(there / each) if each else int(total.get("CPU", 0.0))
-    if workers is None and fits < 1:
-        raise InputError(f"the cluster has {there:g} GPUs and none is left for a worker: state --workers and it waits")
-    return workers or fits, each
+    available = 0.0 if device == "cpu" else total.get("GPU", 0.0)
+    each = (1.0 if available else 0.0) if gpus is None else gpus
+    fitting = int(available / each) if each else int(total.get("CPU", 0.0))
+    if workers is None and fitting < 1:
+        raise InputError(f"no GPU is free for a worker ({available:g} in the cluster): give --workers to wait for one")
+    return workers or fitting, each

@@ -1,53 +1,44 @@
-"""One shard after another, in this process."""
+"""The serial engine: one shard after another, in this process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-from marginattack.core.classifier import Classifier
-from marginattack.runs.engines import Pool, SetAside
-from marginattack.runs.job import Job, choose_batch
-from marginattack.runs.verify import check_shard
-from marginattack.storage.run_folder import Store
+from marginattack.execution.session import Session
+from marginattack.runs.engines import FailedShard, Pool
+from marginattack.runs.job import Job
+from marginattack.runs.shards import ShardRunner
+from marginattack.storage.run_folder import RunFolder
 
 
 @contextmanager
-def in_this_process(job: Job, store: Store, classifier: Classifier) -> Iterator[Pool]:
-    """The engine."""
-    yield Serial(job, store, classifier)
+def serial_engine(job: Job, folder: RunFolder, session: Session) -> Iterator[Pool]:
+    """Compute the shards of a run in this process."""
+    yield SerialPool(ShardRunner(job, folder, session))
 
 
-@dataclass(frozen=True)
-class Serial(Pool):
-    """One process, with the model as it was opened."""
+class SerialPool:
+    """Computes shards in this process, with the model as it was opened. An error ends the run."""
 
-    job: Job
-    store: Store
-    classifier: Classifier
+    def __init__(self, runner: ShardRunner) -> None:
+        self.runner, self.folder = runner, runner.folder
 
-    def batch(self) -> int:
-        return choose_batch(self.job, self.classifier)
+    def choose_batch(self) -> int:
+        return self.runner.job.choose_batch(self.runner.session)
 
-    def measure(self, batch: int, progress: Callable[[int], None]) -> list[SetAside]:
-        """Each shard's samples are read once for all its parts. What fails ends the run."""
-        held, samples = -1, None
-        with self.classifier.held():  # what is captured of the model for one shard serves the next
-            for shard, part in self.store.pending():
-                if samples is None or shard != held:
-                    held, samples = shard, self.job.samples(self.store.shards[shard])
-                columns, images, about = self.job.compute(self.classifier, part, samples, batch, progress)
-                self.store.commit(part, shard, columns, images, about)
-                progress(len(self.store.shards[shard]) - len(columns["id"]))  # those that were left out
+    def measure(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        for shard, part in self.folder.pending():
+            self.runner.measure(shard, part, batch, progress)
         return []
 
-    def check(self, progress: Callable[[int], None]) -> dict[str, int]:
+    def verify(self, progress: Callable[[int], None]) -> dict[str, int]:
         rows = failed = 0
-        for shard, part in self.store.finished():
-            found = check_shard(self.store, self.classifier, part, shard)
-            rows, failed = rows + found[0], failed + found[1]
-            progress(len(self.store.shards[shard]))
+        batch = self.folder.manifest["sessions"][-1]["batch"]
+        for shard, part in self.folder.finished():
+            counts = self.runner.verify(shard, part, batch)
+            rows, failed = rows + counts[0], failed + counts[1]
+            progress(len(self.folder.shards[shard]))
         return {"rows": rows, "failed": failed}
 
     def about(self) -> dict[str, Any]:
-        return self.classifier.modes()
+        return self.runner.session.describe()

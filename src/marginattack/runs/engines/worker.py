@@ -1,4 +1,4 @@
-"""What one process of a cluster does: it holds the model, computes shards and commits them itself."""
+"""One process of a cluster: it holds the model, and measures, commits and verifies shards itself."""
 
 import json
 import os
@@ -9,85 +9,69 @@ from typing import Any
 
 import torch
 
-from marginattack.core.classifier import Classifier
 from marginattack.errors import InputError, describe
-from marginattack.runs.job import Job, choose_batch, hardware, open_job
+from marginattack.execution.session import open_session
+from marginattack.runs.job import hardware, open_job
 from marginattack.runs.settings import Settings
-from marginattack.runs.verify import check_shard
-from marginattack.storage.paths import is_full
-from marginattack.storage.run_folder import Part, Store, differences
+from marginattack.runs.shards import ShardRunner
+from marginattack.storage.files import is_disk_full
+from marginattack.storage.run_folder import Part, RunFolder, differences
 
 
 class Worker:
-    """Opens the run from its settings, so that nothing large travels; hands back numbers alone."""
+    """Opens the run from its settings, so that nothing large is sent; returns numbers only."""
 
-    def __init__(self, settings: str, out: str, folder: str, identity: str, started: str) -> None:
-        self.settings, self.out, self.folder = settings, out, folder
+    def __init__(self, settings: str, out: str, working_folder: str, identity: str, started: str) -> None:
+        self.settings, self.out, self.working_folder = settings, out, working_folder
         self.identity, self.started = identity, started
-        self.opened: tuple[Job, Store, Classifier] | None = None
-        self.held: tuple[int, Any] = (-1, None)
+        self.runner: ShardRunner | None = None
         self.stack = ExitStack()
 
     def open(self) -> dict[str, Any]:
-        """Get ready, and refuse unless this is the run that the driver means. Again after a restart."""
-        if self.opened is None:
-            if os.path.isdir(self.folder):
-                os.chdir(self.folder)  # relative names mean what they mean to the driver
-            torch.set_num_threads(1)  # one core a worker, and the same rounding as any other worker
+        """Open the model and the data, and refuse unless this is the driver's run. Called again after a restart."""
+        return {"pid": os.getpid(), "hardware": hardware(self._open().session.classifier.device)}
+
+    def choose_batch(self) -> int:
+        """The batch size that fits into this worker's memory."""
+        runner = self._open()
+        return runner.job.choose_batch(runner.session)
+
+    def measure(self, shard: int, part: Part, batch: int) -> float:
+        """Measure and commit a shard; the seconds that it took."""
+        started = time.perf_counter()
+        self._open().measure(shard, part, batch)
+        return time.perf_counter() - started
+
+    def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
+        """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""
+        return self._open().verify(shard, part, batch)
+
+    def _open(self) -> ShardRunner:
+        if self.runner is None:
+            if os.path.isdir(self.working_folder):
+                os.chdir(self.working_folder)  # relative names mean the same as to the driver
+            torch.set_num_threads(1)  # one core per worker, and the same rounding in all workers
             try:
                 job = open_job(Settings.model_validate_json(self.settings))
                 changed = differences(json.loads(self.identity), json.loads(json.dumps(job.identity())))
                 if changed:
                     raise InputError(f"it opens another model or other data ({changed})")
-                settings = job.settings
-                classifier = Classifier(
-                    job.model.module, bounds=(0.0, 1.0), search=settings.search, compiled=settings.compiled
-                )
-                self.stack.enter_context(classifier.held())  # for good: what was captured of the model stays valid
-                self.opened = job, self._store(), classifier
+                folder = self._open_folder()
+                session = self.stack.enter_context(open_session(job.make_classifier()))  # open until the worker ends
+                self.runner = ShardRunner(job, folder, session)
             except (InputError, OSError, ImportError) as error:
-                if is_full(error):
+                if is_disk_full(error):
                     raise
                 reason = error if isinstance(error, InputError) else describe(error)
-                raise InputError(f"the worker on {socket.gethostname()} cannot take part: {reason}") from None
-        return {"host": socket.gethostname(), "pid": os.getpid(), "hardware": hardware(self.opened[2].device)}
+                raise InputError(f"the worker on {socket.gethostname()} cannot join: {reason}") from None
+        return self.runner
 
-    def batch(self) -> int:
-        """What fits into this worker's memory."""
-        job, _, classifier = self._ready()
-        return choose_batch(job, classifier)
-
-    def measure(self, shard: int, attack: str, norm: str, batch: int) -> float:
-        """Compute a shard and commit it: the seconds that took."""
-        began = time.perf_counter()
-        job, store, classifier = self._ready()
-        classifier.chunk = batch
-        if self.held[0] != shard:
-            self.held = -1, None  # the old samples go before the new ones come
-            self.held = shard, job.samples(store.shards[shard])
-        columns, images, about = job.compute(classifier, Part(attack, norm), self.held[1], batch)
-        self._store()  # a worker that was cut off may find another run in the folder
-        store.commit(Part(attack, norm), shard, columns, images, about)
-        return time.perf_counter() - began
-
-    def check(self, shard: int, attack: str, norm: str, batch: int) -> tuple[int, int]:
-        """Read a shard back, whoever computed it: how many rows, and how many fail."""
-        _, store, classifier = self._ready()
-        classifier.chunk = batch
-        return check_shard(store, classifier, Part(attack, norm), shard)
-
-    def _ready(self) -> tuple[Job, Store, Classifier]:
-        if self.opened is None:
-            self.open()
-        assert self.opened is not None
-        return self.opened
-
-    def _store(self) -> Store:
-        hidden = f"it does not see the run in {self.out}: give --out on a shared file system or an object store"
+    def _open_folder(self) -> RunFolder:
+        hint = f"it does not see the run in {self.out}: give --out on a shared file system or an object store"
         try:
-            store = Store(self.out)
+            folder = RunFolder(self.out)
         except InputError as error:
-            raise InputError(f"{hidden} ({error})") from None
-        if store.manifest.get("started") != self.started:
-            raise InputError(f"{hidden} (another run is there)")
-        return store
+            raise InputError(f"{hint} ({error})") from None
+        if folder.manifest.get("started") != self.started:
+            raise InputError(f"{hint} (another run is there)")
+        return folder

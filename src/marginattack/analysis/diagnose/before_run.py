@@ -1,0 +1,126 @@
+"""preflight: checks of a model before a run, on a few images."""
+
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from marginattack.analysis.diagnose import accuracy, gradients, outputs
+from marginattack.analysis.diagnose.findings import EXPLAINS, GRADIENTS, Finding, make_finding, prioritise
+from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner
+from marginattack.core.classifier import Classifier
+from marginattack.core.freezing import frozen_eval
+from marginattack.errors import InputError, describe
+
+MAX_IMAGES = 256  # for forwards; gradients are checked on fewer
+
+
+def preflight(
+    module: nn.Module,
+    images: Any,
+    labels: Any,
+    *,
+    bare: nn.Module | None = None,
+    was_training: bool = False,
+    preprocessing: Mapping[str, Any] | None = None,
+    expect_accuracy: float | None = None,
+) -> list[Finding]:
+    """Check a model for what makes margins meaningless or too large.
+
+    The model is left as it was, and whatever it raises becomes a finding.
+
+    Args:
+        module: The model, for pixels in [0, 1].
+        images: Up to 256 images are used.
+        labels: Their class indices.
+        bare: The model without the normalisation that was put in front of it.
+        was_training: Whether the model was loaded in train mode.
+        preprocessing: That normalisation, with "mean" and "std" (None if there is none).
+        expect_accuracy: The accuracy that the model should have, 0 to 1.
+
+    Returns:
+        The findings, the most important first; empty if there is none.
+
+    Raises:
+        InputError: There is no image, or not one label per image.
+
+    Example:
+        >>> for finding in preflight(model, images, labels, expect_accuracy=0.99):
+        ...     print(finding.line())
+    """
+    x, y = torch.as_tensor(images)[:MAX_IMAGES], torch.as_tensor(labels)[:MAX_IMAGES].long()
+    n = len(x)
+    if n == 0 or n != len(y):
+        raise InputError(f"{n} images and {len(y)} labels: give at least one image, and one label per image")
+    classifier = Classifier(module)
+    runner = ModelRunner(module, x, dtype=classifier.dtype, device=classifier.device)
+    was_training = was_training or (module.training and _depends_on_mode(module))
+    cuda = [classifier.device] if classifier.device.type == "cuda" else []
+    with torch.random.fork_rng(cuda), warnings.catch_warnings(), ExitStack() as stack:
+        torch.manual_seed(0)
+        warnings.simplefilter("ignore")  # the checks find what a model warns of
+        try:
+            stack.enter_context(frozen_eval(module, classifier.device))
+            if bare is not None:
+                stack.enter_context(frozen_eval(bare, classifier.device))
+        except InputError:
+            seen = f"{type(module).__name__} is in train mode after eval()"
+            return [make_finding("stays-in-train-mode", seen, n, n)]
+        except Exception as error:
+            return [make_finding("model-fails", f"eval() raises {describe(error)}", n, n)]
+        findings = outputs.check_structure(runner)
+        if not findings:
+            findings = _check_logits(runner, y.to(classifier.device), bare, preprocessing, expect_accuracy)
+    if was_training:
+        findings.append(make_finding("train-mode", "the model was passed in train mode", n, n))
+    return prioritise(findings)
+
+
+def _check_logits(
+    runner: ModelRunner, labels: Tensor, bare: nn.Module | None, preprocessing: Any, expect_accuracy: float | None
+) -> list[Finding]:
+    """Run all checks on a model that returns logits, as far as it runs."""
+    findings: list[Finding] = []
+    try:
+        logits = runner.logits(runner.images)
+        findings += outputs.check_autograd_in_forward(runner)
+        findings += outputs.check_finite(runner, logits)
+        finite = torch.isfinite(logits).all(1)
+        if not bool(finite.any()):
+            return findings
+        runner.images, logits, labels = runner.images[finite], logits[finite], labels[finite]
+        findings += outputs.check_values(logits)
+        findings += outputs.check_determinism(runner)
+        findings += accuracy.check_labels(labels, logits.shape[1])
+        findings += accuracy.check_preprocessing(
+            runner, logits, labels, bare, preprocessing
+        ) or accuracy.check_label_order(logits, labels)
+        findings += accuracy.check_expected_accuracy(logits, labels, expect_accuracy)
+        findings += _check_gradients(runner, logits, {finding.code for finding in findings if finding.grade != "note"})
+    except ModelError as error:
+        n = len(runner.images)
+        findings.append(make_finding("model-fails", f"after some forwards: {error}", n, n))
+    return findings
+
+
+def _check_gradients(runner: ModelRunner, logits: Tensor, known: set[str]) -> list[Finding]:
+    """Check the gradients, unless a known cause explains all that they could show; report quantised layers."""
+    layers = outputs.find_quantised_layers(runner.module)
+    if not layers and any(set(GRADIENTS) <= set(EXPLAINS.get(code, ())) for code in known):
+        return []
+    findings = list(gradients.check_gradients(runner, logits))
+    if layers:
+        n = len(runner.images)
+        effect, grade = (findings[0].seen, findings[0].grade) if findings else ("gradients are right", "note")
+        seen = f"quantised layers {', '.join(layers)}; {effect}"
+        findings.append(make_finding("quantised-layers", seen, n, n, grade=grade))
+    return findings
+
+
+def _depends_on_mode(module: nn.Module) -> bool:
+    """Whether a dropout or normalisation layer is in train mode."""
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+    return any(part.training for part in module.modules() if isinstance(part, kinds))

@@ -1,0 +1,135 @@
+"""Checks of the outputs: their shape and values, and whether the model is a function of its input."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import torch
+from torch import Tensor, nn
+
+from marginattack.analysis.diagnose.findings import Finding, make_finding
+from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner, count_autograd_calls
+from marginattack.core.validation import OutputError, are_probabilities, check_logits
+from marginattack.errors import describe
+
+REPEATS = 4  # forwards of one batch, to detect a random model
+
+
+def check_structure(runner: ModelRunner) -> list[Finding]:
+    """Return what makes all further checks pointless: no logits at all."""
+    x = runner.images[:8]
+    n = len(x)
+    given = x.clone()
+    try:
+        with torch.no_grad():
+            output = runner.module(given)
+    except Exception as error:
+        return [_explain_failure(runner, x, error)]
+    if not torch.equal(given, x):
+        changed = int((given != x).flatten(1).any(1).sum())
+        return [make_finding("changes-its-input", "forward changes the images in place", changed, n)]
+    try:
+        check_logits(output, n, values=False)
+    except OutputError as error:
+        return [make_finding(error.code, f"the model returns {error.seen}", n, n)]
+    return []
+
+
+def _explain_failure(runner: ModelRunner, x: Tensor, error: Exception) -> Finding:
+    """Say why a forward without gradients failed: the model needs gradients, or it is broken."""
+    with torch.enable_grad(), count_autograd_calls() as engine, suppress(Exception):
+        runner.module(x.clone().requires_grad_())
+        if engine.call_count:
+            seen = f"forward calls autograd and runs only with gradients enabled; without: {describe(error)}"
+            return make_finding("gradient-in-forward", seen, len(x), len(x), grade="grave")
+    return make_finding("model-fails", f"on inputs of shape {tuple(x.shape[1:])}: {describe(error)}", len(x), len(x))
+
+
+def check_autograd_in_forward(runner: ModelRunner) -> Iterator[Finding]:
+    """Report a forward that calls autograd."""
+    x = runner.images[:4]
+    with count_autograd_calls() as engine:
+        runner.call(x.clone())
+    if engine.call_count:
+        seen = f"one forward calls autograd {engine.call_count} times"
+        yield make_finding("gradient-in-forward", seen, len(x), len(x))
+
+
+def check_finite(runner: ModelRunner, logits: Tensor) -> Iterator[Finding]:
+    """Report NaN or infinite logits, on the images or on noise."""
+    wrong = ~torch.isfinite(logits).all(1)
+    if bool(wrong.any()):
+        seen = f"NaN or infinite logits, first for image {int(wrong.nonzero()[0])}"
+        yield make_finding("non-finite-logits", seen, int(wrong.sum()), len(logits))
+        return
+    on_noise = int((~torch.isfinite(runner.logits(runner.noise(8, draw=1))).all(1)).sum())
+    if on_noise:
+        yield make_finding("non-finite-on-noise", "NaN or infinite logits for images of uniform noise", on_noise, 8)
+
+
+def check_values(logits: Tensor) -> Iterator[Finding]:
+    """Report constant logits, and outputs that are not logits. Log-probabilities are as good as logits."""
+    n, scale = len(logits), float(logits.abs().max())
+    if n > 1 and float((logits.amax(0) - logits.amin(0)).max()) <= 1e-7 * scale:
+        yield make_finding("constant-logits", "the logits are the same for every image", n, n)
+    elif are_probabilities(logits):
+        ones = int((logits.amax(1) == 1).sum())
+        seen = f"the outputs are non-negative and sum to 1; for {ones} of {n} images one output is exactly 1"
+        yield make_finding("probabilities", seen, n, n)
+    elif n >= 8 and float(logits.min()) >= 0 and 0.5 < scale <= 1 + 1e-6:
+        ends = float(((logits < 1e-6) | (logits > 1 - 1e-6)).double().mean())
+        seen = f"all outputs are between 0 and 1 and do not sum to 1; {ends:.0%} are within 1e-6 of 0 or 1"
+        yield make_finding("sigmoid-outputs", seen, n, n)
+
+
+def check_determinism(runner: ModelRunner) -> Iterator[Finding]:
+    """Report a model whose logits for an input differ between forwards, or with the composition of the batch."""
+    x = runner.images[:32]
+    logits = runner.logits(x)
+    scale = float(logits.nan_to_num(0, 0, 0).abs().max()) or 1.0
+    training = [type(module).__name__ for module in runner.module.modules() if module.training]
+    again = torch.stack([runner.logits(x) for _ in range(REPEATS - 1)])
+    change = (again - logits).nan_to_num(0, 0, 0).abs().amax((0, 2))
+    affected, code = int((change > 64 * runner.epsilon * scale).sum()), "random"
+    seen = f"the logits of one image differ between forwards, by up to {float(change.max()) / scale:.1e} of the largest"
+    if not affected:
+        code = "batch-dependent"
+        affected, seen = _compare_batches(runner, x, logits, scale)
+    if training:
+        kinds = sorted(set(training))
+        modules = f"{len(training)} modules ({', '.join(kinds[:3])}{', …' if len(kinds) > 3 else ''}) ignore eval()"
+        seen = f"{modules}, and {seen}" if affected else f"{modules}, without effect on the logits"
+        code, grade = "stays-in-train-mode", "grave" if affected else "note"
+        yield make_finding(code, seen, affected or len(x), len(x), grade=grade)
+    elif affected:
+        yield make_finding(code, seen, affected, len(x))
+
+
+def _compare_batches(runner: ModelRunner, x: Tensor, logits: Tensor, scale: float) -> tuple[int, str]:
+    """Return how many images have other logits alone or in a reversed batch, and by how much."""
+    few = min(4, len(x))
+    try:
+        alone = torch.cat([runner.logits(image[None]) for image in x[:few]])
+    except ModelError as error:
+        return few, f"a batch of one image fails ({error})"
+    reversed_batch = runner.logits(x[1:].flip(0)).flip(0)
+    change = torch.zeros_like(logits[:, 0])
+    change[:few] = (alone - logits[:few]).nan_to_num(0, 0, 0).abs().amax(1)
+    change[1:] = torch.maximum(change[1:], (reversed_batch - logits[1:]).nan_to_num(0, 0, 0).abs().amax(1))
+    affected = int((change > min(1024 * runner.epsilon, 0.1) * scale).sum())
+    size = f"{float(change.max()) / scale:.1e} of the largest"
+    return affected, f"the logits of one image differ between batches, by up to {size}"
+
+
+def find_quantised_layers(module: nn.Module) -> list[str]:
+    """Return the types of the quantised layers of a model."""
+    kinds = set()
+    for part in module.modules():
+        package = type(part).__module__
+        quantised = ".quantized" in package and ".qat" not in package
+        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
+            if tensor is not None:
+                integer = tensor.dtype in (torch.int8, torch.uint8) and name.endswith("weight")
+                quantised |= tensor.is_quantized or integer
+        if quantised:
+            kinds.add(type(part).__name__)
+    return sorted(kinds)

@@ -1,0 +1,80 @@
+"""Options of the command line: those that commands share, and one per setting, generated from ``Settings``."""
+
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from functools import wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from typer import Option
+
+from marginattack.runs.settings import Settings
+
+EXAMPLE = "attack.race.passes=1000"
+AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
+Config = Annotated[Path | None, Option(metavar="FILE", help="TOML file of settings; other options take precedence.")]
+Seed = Annotated[int, Option(metavar="SEED", help="Seed of the random draws.")]
+Set = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=f"A setting, e.g. {EXAMPLE}. Repeatable.")]
+Unit = Annotated[int, Option(metavar="UNIT", help="Unit of distances: 1 (pixels from 0 to 1) or 255.")]
+
+Command = Callable[..., None]
+
+
+def check_unit(unit: int) -> None:
+    """Raise unless the unit is 1 or 255."""
+    if unit not in (1, 255):
+        raise ValueError(f"--unit is {unit}: choose 1 or 255")
+
+
+def setting_options(*patterns: str) -> Callable[[Command], Command]:
+    """Replace the parameter ``flags`` of a command by one option per setting whose dotted name matches a pattern.
+
+    The command receives the values of the options by dotted name, in the form that ``read_settings`` takes.
+    """
+
+    def decorate(command: Command) -> Command:
+        options = {key: each for key, each in _all_options() if any(fnmatch(key, pattern) for pattern in patterns)}
+
+        @wraps(command)
+        def with_options(**arguments: Any) -> None:
+            command(flags={key: arguments.pop(each.name) for key, each in options.items()}, **arguments)
+
+        others = [each for each in signature(command).parameters.values() if each.name != "flags"]
+        parameters = [*options.values(), *(each.replace(kind=Parameter.KEYWORD_ONLY) for each in others)]
+        with_options.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
+        return with_options
+
+    return decorate
+
+
+def _all_options() -> Iterator[tuple[str, Parameter]]:
+    """Yield dotted name and option of each setting; ``--model`` and ``--data`` set the source in their section."""
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            for inner, each in field.annotation.model_fields.items():
+                yield (name, _option(name, each)) if inner == "source" else (f"{name}.{inner}", _option(inner, each))
+        elif name != "attack":  # which holds the settings of each attack: for --set and --config only
+            yield name, _option(name, field)
+
+
+def _option(name: str, field: FieldInfo) -> Parameter:
+    """Build the option of a setting. It defaults to None, so that it overrides --config only where it is given."""
+    kind, default, text = _parsed_type(field.annotation), field.default, str(field.description)
+    if get_origin(kind) is list:
+        name, default, text = name.removesuffix("s"), " ".join(default), f"{text} Repeatable."
+    if kind is not bool and default is not None and not field.is_required():
+        text = f"{text}  [default: {default}]"
+    metavar = None if kind is bool else field.title or ("N" if kind is int else name.upper())
+    option = Option(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+
+
+def _parsed_type(annotation: Any) -> Any:
+    """Return the type that the command line parses: without None, and for a literal the type of its values."""
+    if get_origin(annotation) in (Union, UnionType):
+        return _parsed_type(next(each for each in get_args(annotation) if each is not NoneType))
+    return type(get_args(annotation)[0]) if get_origin(annotation) is Literal else annotation

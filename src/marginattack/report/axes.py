@@ -1,0 +1,90 @@
+"""Axes of the charts: range and bins of the margins, as numbers and as Altair channels, and labels of classes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from marginattack.report.series import Series
+
+BINS = 48  # of a histogram, about
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginAxis:
+    """Range and bins for the margins of one norm, shared by its charts and tables."""
+
+    norm: str
+    symbol: str
+    smallest: float
+    largest: float  # margin shown, before rounding
+    bin_width: float
+
+    @property
+    def limit(self) -> float:
+        """Where the axis ends."""
+        return float(f"{self.largest:.4g}")
+
+    @property
+    def log_start(self) -> float:
+        """Where a logarithmic axis starts."""
+        return min(float(f"{self.smallest:.2g}"), self.limit / 2)
+
+    def eps_grid(self) -> np.ndarray:
+        """Return the ε of the curves: multiples of half a bin, even ratios for a log axis, and k/255 for ℓ∞."""
+        half = self.bin_width / 2
+        multiples = half * np.arange(self.largest // half + 2)
+        ratios = np.geomspace(max(self.smallest, self.largest * 1e-4), self.largest, 60)
+        pixels = np.arange(1, 17 if self.norm == "linf" else 1) / 255
+        return np.unique(round_digits(np.concatenate([multiples, ratios, pixels]), 4))
+
+    def round_levels(self, bins: int) -> np.ndarray:
+        """Return the ε of a table: multiples of so many bins."""
+        width = float(f"{self.bin_width * bins:.6g}")
+        return np.array(round_digits(width * np.arange(int(self.limit / width) + 2), 6))
+
+
+def fit_axis(group: Sequence[Series]) -> MarginAxis:
+    """Fit the axis to the margins of all series of a norm, without a few stragglers that would squeeze the others."""
+    found = np.concatenate([series.columns["distance"][series.found] for series in group])
+    low, high = 0.1, 1.0  # where no adversarial example was found
+    if len(found):
+        low, high = float(found.min()), float(min(found.max() * 1.02, 2.5 * np.quantile(found, 0.99)))
+    power = 10.0 ** np.floor(np.log10(high / BINS))
+    width = float(next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= high / BINS * 0.999))
+    return MarginAxis(norm=group[0].norm, symbol=group[0].symbol, smallest=low, largest=high, bin_width=width)
+
+
+def round_digits(values: np.ndarray, digits: int = 5) -> list[float]:
+    """Round to significant digits: all that a page needs, in few characters."""
+    return [float(f"{value:.{digits}g}") for value in values.tolist()]
+
+
+def bin_numbers(values: np.ndarray, width: float) -> np.ndarray:
+    """Return the bin of each value, rounded as in the page; a value on an edge belongs to the bin below."""
+    return np.maximum(np.ceil(np.array(round_digits(values)) / width - 1e-9).astype(np.int64) - 1, 0)
+
+
+def margin_scale(axis: MarginAxis, *, log: bool = False) -> alt.Scale:
+    """Return the scale from 0, or from the smallest margin, to the limit, in the page's unit."""
+    start = axis.log_start if log else 0
+    domain = [alt.ExprRef(f"{start} * unit_scale"), alt.ExprRef(f"{axis.limit} * unit_scale")]
+    return alt.Scale(type="log" if log else "linear", domain=domain, nice=False)
+
+
+def margin_x(axis: MarginAxis, **options: Any) -> alt.X:
+    """Return the horizontal axis of margins."""
+    labels = alt.Axis(format="~g", tickCount=6, grid=False)
+    return alt.X("x:Q", title=f"margin, {axis.symbol}", scale=margin_scale(axis), axis=labels, **options)
+
+
+def margin_y(axis: MarginAxis, field: str, quantity: str = "margin", **options: Any) -> alt.Y:
+    """Return a vertical axis of distances."""
+    return alt.Y(field, title=f"{quantity}, {axis.symbol}", axis=alt.Axis(format="~g", tickCount=6), **options)
+
+
+def class_labels(angle: int = 0) -> alt.Axis:
+    """Return the labels of an axis of classes."""
+    return alt.Axis(labelLimit=120, labelAngle=angle, domain=False, ticks=False)

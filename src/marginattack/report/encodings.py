@@ -1,0 +1,67 @@
+"""Pieces that charts share: data sources, parameters, colours of series, tooltips and the line at the pinned ε.
+
+All charts have these parameters, and the page gives all charts of a norm the same values:
+
+    unit_scale      factor for distances: 1, or 255 for pixels up to 255
+    pin             the pinned ε, or null; clicking the curve sets ``clicked_eps``
+    selected_class  the class that is shown alone, or null; clicking a strip sets ``clicked_class``
+    series          the run and attack whose details are shown
+    class_order     how classes are sorted: name, median or below
+    sample          the traced sample that is shown
+"""
+
+from itertools import cycle, islice
+from typing import Any, TypeAlias
+
+import altair as alt
+
+from marginattack.report.datasets import View
+from marginattack.report.theme import DASHES, PALETTE
+
+Chart: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
+
+IN_SELECTED_CLASS = "(!isValid(selected_class) || datum.from === selected_class)"
+SIDE_OF_PIN = "!isValid(pin) ? 'none' : datum.d <= pin ? 'below' : 'above'"  # for rows with a margin d
+
+
+def selected_series(view: View, name: str) -> alt.Chart:
+    """Return a chart of the rows of one of the view's datasets that belong to the selected series."""
+    return alt.Chart(alt.NamedData(name=view.dataset_name(name))).transform_filter("datum.series === series")
+
+
+def parameters(view: View) -> list[alt.Parameter]:
+    """Return the shared parameters with their initial values."""
+    traced = view.datasets["trace"].columns["id"]
+    initial = {"unit_scale": 1, "pin": None, "selected_class": None, "series": view.series_names[0],
+               "class_order": "name", "sample": min(traced, default=None)}  # fmt: skip
+    return [alt.param(name=name, value=value) for name, value in initial.items()]
+
+
+def tooltips(*entries: tuple[str, ...]) -> list[alt.Tooltip]:
+    """Return tooltip entries, each given as field, title and, if needed, number format."""
+    return [alt.Tooltip(f, title=title, format=form[0] if form else alt.Undefined) for f, title, *form in entries]
+
+
+def style_series(view: View) -> dict[str, Any]:
+    """Return the channels that give each series a colour and a dash; a legend where there are several."""
+    names = view.series_names
+    legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1, symbolSize=300) if len(names) > 1 else None
+    colours, dashes = (
+        alt.Scale(domain=names, range=list(islice(cycle(values), len(names)))) for values in (PALETTE, DASHES)
+    )
+    return {"color": alt.Color("series:N", scale=colours, legend=legend),
+            "strokeDash": alt.StrokeDash("series:N", scale=dashes, legend=legend)}  # fmt: skip
+
+
+def opacity_if(condition: Any, yes: float, no: float) -> Any:
+    """Return one opacity where a selection or expression holds and another elsewhere."""
+    return alt.when(condition).then(alt.value(yes)).otherwise(alt.value(no))
+
+
+def draw_pin(channel: str = "x", *, label: bool = False) -> list[alt.Chart]:
+    """Return the line at the pinned ε across the x or y axis, if there is one, with a label on request."""
+    data = alt.Chart(alt.InlineData(values=[{}])).transform_filter("isValid(pin)")
+    data = data.transform_calculate(**{channel: "pin * unit_scale"}, text="'ε = ' + format(pin * unit_scale, '.4~g')")
+    line = data.mark_rule(strokeWidth=1.5, clip=True).encode(**{channel: f"{channel}:Q"})
+    text = data.mark_text(align="left", dx=5, dy=4, baseline="top", fontWeight=600)
+    return [line, text.encode(x="x:Q", y=alt.value(0), text="text:N")] if label else [line]

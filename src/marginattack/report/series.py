@@ -1,0 +1,154 @@
+"""``Series``: the stored results of one attack under one norm, read from a run folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from marginattack.analysis import statistics
+from marginattack.errors import InputError
+from marginattack.storage.run_folder import Part, RunFolder
+
+SYMBOLS = {"l0": "ℓ0", "l1": "ℓ1", "l2": "ℓ2", "linf": "ℓ∞"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Series:
+    """One attack under one norm in one run: its rows, and how many samples they stand for."""
+
+    store: RunFolder
+    part: Part
+    columns: dict[str, np.ndarray]  # as stored, with the ``shard`` of each row and its ``position`` in the shard
+    seen: int  # samples evaluated, including misclassified ones that were not stored
+    correct: int  # of these, correctly classified
+    name: str = ""
+
+    @property
+    def norm(self) -> str:
+        return self.part.norm
+
+    @property
+    def symbol(self) -> str:
+        return SYMBOLS.get(self.norm, self.norm)
+
+    @property
+    def targeted(self) -> bool:
+        return bool((self.columns["target"] >= 0).any())
+
+    @cached_property
+    def measured(self) -> np.ndarray:
+        """Mask of the rows that have a margin: correctly classified ones, or all rows of a targeted attack."""
+        return np.asarray((self.columns["label"] == self.columns["prediction"]) | self.targeted)
+
+    @cached_property
+    def found(self) -> np.ndarray:
+        """Mask of the measured rows with an adversarial example other than the input itself."""
+        return np.asarray(self.measured & np.isfinite(self.columns["distance"]) & (self.columns["distance"] > 0))
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        """Margins of the measured rows; infinite where no adversarial example was found."""
+        return np.asarray(self.columns["distance"][self.measured])
+
+    @property
+    def total(self) -> int:
+        """Denominator of the robust accuracy."""
+        return len(self.measured) if self.targeted else self.seen
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.seen if self.seen else float("nan")
+
+    @property
+    def accuracy_interval(self) -> tuple[float, float]:
+        return statistics.proportion_interval(self.correct, self.seen)
+
+    @cached_property
+    def median(self) -> float:
+        return statistics.median_or_nan(self.margins)
+
+    @cached_property
+    def median_interval(self) -> tuple[float, float]:
+        return statistics.median_interval(self.margins)
+
+    @property
+    def tenth_percentile(self) -> float:
+        return statistics.lower_quantile(self.margins, 0.1)
+
+    @property
+    def not_found(self) -> int:
+        """Number of measured rows without an adversarial example."""
+        return int(np.isinf(self.margins).sum())
+
+    @property
+    def passes(self) -> float:
+        """Mean number of forwards + backwards per measured row."""
+        passes = (self.columns["forwards"] + self.columns["backwards"])[self.measured]
+        return float(passes.mean()) if len(passes) else float("nan")
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """Names of all classes by number; repeated names get their number appended."""
+        manifest = self.store.manifest
+        known = manifest["model"].get("classes") or manifest["data"].get("classes") or []
+        highest = max(int(self.columns[c].max(initial=-1)) for c in ("label", "prediction", "adversarial_label"))
+        names = [str(known[i]) if i < len(known) else str(i) for i in range(max(highest + 1, len(known)))]
+        repeated = {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set()
+        return [f"{name} ({i})" if name in repeated else name for i, name in enumerate(names)]
+
+    def robust_accuracy(self, eps: np.ndarray) -> list[statistics.RobustAccuracy]:
+        """Return the robust accuracy at each eps."""
+        return statistics.robust_accuracy(self.margins, self.total, eps)
+
+
+def read_runs(runs: Sequence[str | Path]) -> list[Series]:
+    """Read all runs; series are named by what distinguishes them (model, data, attack, folder)."""
+    if not runs:
+        raise InputError("no run given: pass at least one folder written by `measure --out`")
+    loaded: list[Series] = []
+    for store in map(RunFolder, dict.fromkeys(map(str, runs))):
+        loaded += load_series(store) or store.table()  # which raises an error if no shard is finished
+    return [replace(series, name=name) for series, name in zip(loaded, _distinct_names(loaded), strict=True)]
+
+
+def load_series(store: RunFolder) -> list[Series]:
+    """Read the finished shards of a run; parts without one are left out."""
+    loaded = []
+    for part in store.parts:
+        shards = [shard for shard in range(len(store.shards)) if store.file("margins", part, shard).exists()]
+        if not shards:
+            continue
+        tables = [store.table(None, part, shard) for shard in shards]
+        columns = {
+            name: np.concatenate([table.column(name).to_numpy(zero_copy_only=False) for table in tables])
+            for name in tables[0].column_names
+            if name not in ("attack", "norm")
+        }
+        columns["shard"] = np.repeat(shards, [len(table) for table in tables])
+        columns["position"] = np.concatenate([np.arange(len(table)) for table in tables])
+        seen, correct = store.count_samples(part)
+        loaded.append(Series(store=store, part=part, columns=columns, seen=seen, correct=correct))
+    return loaded
+
+
+def group_by_norm(every: Sequence[Series]) -> dict[str, list[Series]]:
+    """Group series by norm, in the order of ``SYMBOLS``, then by first appearance."""
+    norms = dict.fromkeys([*SYMBOLS, *(series.norm for series in every)])
+    groups = {norm: [series for series in every if series.norm == norm] for norm in norms}
+    return {norm: group for norm, group in groups.items() if group}
+
+
+def _distinct_names(every: Sequence[Series]) -> list[str]:
+    """Name each series by as few of model, data, attack and folder as distinguish it from the others of its norm."""
+    models, data = ([series.store.manifest[key]["name"] for series in every] for key in ("model", "data"))
+    attacks, folders = [series.part.attack for series in every], [str(series.store.path) for series in every]
+    table = list(zip(models, data, attacks, folders, strict=True))
+    differs = [len(set(column)) > 1 for column in zip(*table, strict=True)]
+    for wanted in ((0,), (1,), (2,), (0, 2), (0, 1), (0, 1, 2), (0, 1, 2, 3)):
+        used = [i for i in wanted if differs[i]] or [2]
+        names = [" · ".join(row[i] for i in used) for row in table]
+        if len({(name, series.norm) for name, series in zip(names, every, strict=True)}) == len(every):
+            return names
+    return [f"{i + 1}: {name}" for i, name in enumerate(names)]

@@ -1,0 +1,64 @@
+"""Tables of a view for papers, as CSV and LaTeX."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from marginattack.report.datasets import View
+from marginattack.report.summary import summarize_classes
+
+LATEX_NORMS = {"l0": r"$\ell_0$", "l1": r"$\ell_1$", "l2": r"$\ell_2$", "linf": r"$\ell_\infty$"}
+LATEX_ESCAPES = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#",
+                 "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}  # fmt: skip
+
+Row = Sequence[str | int | float]
+
+
+def build_tables(view: View) -> Iterator[tuple[str, Row, list[Row]]]:
+    """Yield the name, the header and the rows of each table."""
+    header: Row = ("run", "norm", "samples", "accuracy, %", "median margin", "from", "to", "nothing found", "passes")
+    yield "numbers", header, [
+        (s.name, s.norm, s.seen, 100 * s.accuracy, s.median, *s.median_interval, s.not_found, s.passes)
+        for s in view.group
+    ]  # fmt: skip
+    header = ("run", "class", "samples", "lower quartile", "median margin", "upper quartile", "nothing found",
+              "most common adversarial class")  # fmt: skip
+    yield "classes", header, [
+        (s.name, row.name, row.n, row.low, row.median, row.high, row.not_found, row.adversarial_class)
+        for s in view.group for row in summarize_classes(s)
+    ]  # fmt: skip
+    levels = view.axis.round_levels(2)
+    yield "curve", ("run", "epsilon", "robust accuracy, %", "from", "to"), [
+        (s.name, eps, 100 * row.accuracy, 100 * row.low, 100 * row.high)
+        for s in view.group for eps, row in zip(levels.tolist(), s.robust_accuracy(levels), strict=True)
+    ]  # fmt: skip
+
+
+def to_csv(header: Row, rows: Iterable[Row], digits: int | None = None) -> str:
+    """Write a table as CSV, with floats rounded to significant digits if wanted."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([f"{cell:.{digits}g}" if digits and isinstance(cell, float) else cell for cell in r] for r in rows)
+    return out.getvalue()
+
+
+def to_latex(header: Row, rows: Sequence[Row]) -> str:
+    r"""Write a table as a tabular that needs \usepackage{booktabs}."""
+    columns = "".join("l" if rows and isinstance(cell, str) else "r" for cell in (rows[0] if rows else header))
+    lines = [r"\begin{tabular}{" + columns + "}", r"\toprule", _latex_line(header), r"\midrule"]
+    return "\n".join([*lines, *(_latex_line(row) for row in rows), r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _latex_line(cells: Row) -> str:
+    return " & ".join(_latex_cell(cell) for cell in cells) + r" \\"
+
+
+def _latex_cell(cell: str | int | float) -> str:
+    if isinstance(cell, float):
+        return r"$\infty$" if np.isinf(cell) else "--" if np.isnan(cell) else f"{cell:.4g}"
+    if isinstance(cell, int):
+        return f"{cell:,}".replace(",", r"\,")
+    return LATEX_NORMS.get(cell) or "".join(LATEX_ESCAPES.get(letter, letter) for letter in cell)

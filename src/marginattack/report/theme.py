@@ -1,0 +1,27 @@
+"""Colours, dashes and fonts of the charts, for light and dark backgrounds."""
+
+from typing import Any
+
+# Distinguishable with colour vision deficiencies, and at least 3:1 on both backgrounds; lines differ in dashes too.
+PALETTE = ("#2b7bc8", "#c2620a", "#1c8a63", "#a355b5", "#8a7420", "#c4487a", "#4f7f8f", "#7a6fd0")
+BLUE, ORANGE, GREEN = PALETTE[:3]
+GREY = "#7a7f87"
+DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [4, 4], [12, 4], [1, 4], [6, 2, 2, 2])
+
+# text, secondary text, grid lines, background: the same as in page.css
+THEMES = {"light": ("#1c1f24", "#5a616b", "#e3e6ea", "#ffffff"), "dark": ("#e8eaed", "#a5adb8", "#343a43", "#1b1e23")}
+
+
+def vega_config(theme: str, font: str = "system-ui, sans-serif") -> dict[str, Any]:
+    """Return the Vega-Lite config of a theme, ``light`` or ``dark``."""
+    text, secondary, line, _ = THEMES[theme]
+    return {
+        "background": None, "font": font, "view": {"stroke": None}, "padding": 2,
+        "axis": {"labelColor": secondary, "titleColor": text, "gridColor": line, "domainColor": secondary,
+                 "tickColor": secondary, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500,
+                 "labelOverlap": True},
+        "legend": {"labelColor": text, "titleColor": text, "orient": "top", "labelFontSize": 12, "labelLimit": 260,
+                   "symbolStrokeWidth": 2, "columns": 2},
+        "text": {"color": text, "fontSize": 12}, "rule": {"color": text}, "tick": {"color": text},
+        "rect": {"stroke": None}, "title": {"color": text, "fontSize": 13, "anchor": "start"},
+    }  # fmt: skip

@@ -1,0 +1,123 @@
+"""Base classes of the data sources: images and labels that are read when they are needed."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from marginattack.errors import InputError
+from marginattack.sources.common import explain_errors, sha256
+from marginattack.sources.images import ORIGINAL_SIZE, ImageFile, ImageSize, decode, survey
+
+CHUNK = 2**20  # bytes that are read at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of ``open_data``."""
+
+    labels: str | None = None
+    split: str | None = None
+    image_size: ImageSize | None = None
+    trust_pickle: bool = False
+
+
+class Data(ABC):
+    """Images of one shape with their labels. Only what ``read`` is asked for is in memory."""
+
+    labels: Tensor | None = None  # all labels, where they are known without decoding the images
+
+    def __init__(self, name: str, shape: Sequence[int], classes: list[str] | None) -> None:
+        self.name = name  # the source as the user wrote it
+        self.shape = tuple(shape)  # of one image: (channels, height, width)
+        self.classes = classes
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    @abstractmethod
+    def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return images (n, channels, height, width), float32 in [0, 1], and their labels, int64."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Return the SHA-256 of everything that ``read`` depends on."""
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self)} images of {'×'.join(map(str, self.shape))}>"
+
+
+class ImageItem(NamedTuple):
+    """One image that is not decoded yet."""
+
+    name: str  # its file name or row, for error messages
+    file: ImageFile
+    label: int
+
+
+class ImageData(Data):
+    """Images that are decoded one by one: a subclass lists them in ``items``, this class does the rest."""
+
+    kind: ClassVar[str]  # part of the digest
+
+    def __init__(
+        self, name: str, n: int, size: ImageSize | None, classes: list[str] | None, surveyed: Sequence[int]
+    ) -> None:
+        self.name, self.n, self.size = name, n, size or ORIGINAL_SIZE
+        super().__init__(name, survey(((item.name, item.file) for item in self.items(surveyed)), size, name), classes)
+
+    @abstractmethod
+    def items(self, rows: Sequence[int]) -> Iterator[ImageItem]:
+        """Yield the images of these rows."""
+
+    def __len__(self) -> int:
+        return self.n
+
+    def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Decode these images."""
+        images, labels = torch.empty(len(rows), *self.shape), torch.empty(len(rows), dtype=torch.int64)
+        for k, item in enumerate(self.items(rows)):
+            try:
+                images[k], labels[k] = decode(item.file, self.shape, self.size), item.label
+            except InputError as error:
+                raise InputError(f"{self.name}: cannot use {item.name!r} ({error}): repair or remove it") from error
+        return images, labels
+
+    def digest(self) -> str:
+        """Hash all images and labels, and how images are resized and cropped."""
+        every = self.items(range(len(self)))
+        chunks = (chunk for item in every for chunk in self._identify(item))
+        return sha256(self.kind, tuple(self.size), self.shape, chunks=chunks)
+
+    def _identify(self, item: ImageItem) -> Iterator[bytes]:
+        """Yield all that identifies one image, a bounded number of bytes at a time."""
+        if isinstance(item.file, bytes):
+            yield repr((item.label, len(item.file))).encode()
+            yield item.file
+        elif isinstance(item.file, Path):
+            with explain_errors(f"{self.name}: cannot read {item.name!r}"), item.file.open("rb") as stream:
+                named = (item.name,) if self.kind == "files" else ()
+                yield repr((*named, item.label, item.file.stat().st_size)).encode()
+                while chunk := stream.read(CHUNK):
+                    yield chunk
+        else:
+            yield repr((item.file.mode, item.file.size, item.label)).encode()
+            yield item.file.tobytes()
+
+
+def check_labels(labels: NDArray[Any], where: str, hint: str = "give each image its class index") -> Tensor:
+    """Return labels as int64, or name the first that is not a class index."""
+    if labels.dtype.kind not in "iu":
+        raise InputError(f"{where} has {labels.dtype} labels: labels are integer class indices, starting at 0")
+    wrong = np.flatnonzero((labels < 0) | (labels >= 2**31))
+    if len(wrong):
+        value = f"the label of row {wrong[0]} is {labels[wrong[0]]}"
+        raise InputError(f"{where}: {value}, but class indices start at 0: {hint}")
+    return torch.from_numpy(labels.astype(np.int64))

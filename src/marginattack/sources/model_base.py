@@ -1,0 +1,179 @@
+"""What the model sources share: their result, reading files and weights, and wrappers for recorded programs."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from marginattack.core.validation import check_logits
+from marginattack.errors import InputError
+from marginattack.sources.common import explain_errors
+from marginattack.sources.images import ImageSize
+from marginattack.sources.preprocess import Statistics
+
+USE_FACTORY = "define the network in a Python file and pass file.py:factory, a function that builds it and loads them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The options of ``open_model`` that a source may need."""
+
+    trust_pickle: bool
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """What a source returns: the module, and what its metadata says about it."""
+
+    module: nn.Module
+    content: str = ""  # identifies what was read or run besides the weights: SHA-256 of a file, or a name
+    statistics: Statistics | None = None
+    image_size: ImageSize | None = None
+    classes: list[str] | None = None
+    origin: str = ""  # of statistics and image size, e.g. "timm metadata"
+    was_training: bool = False  # it came in train mode
+    notes: dict[str, Any] = field(default_factory=dict)  # further entries of the manifest
+
+
+def read_file(path: str) -> bytes:
+    """Read a model file once, so that the bytes that are checked and hashed are those that are loaded."""
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{path} is a folder: pass the model's file, or hf:{path} for a transformers model")
+    if not file.exists():
+        raise InputError(f"no file {path}: check --model")
+    with explain_errors(f"cannot read {path}"):
+        return file.read_bytes()
+
+
+def load_weights(module: nn.Module, path: str) -> None:
+    """Load weights from a local file: .safetensors, or a state_dict that is read with weights_only."""
+    content = read_file(path)
+    if path.endswith(".safetensors"):
+        from safetensors.torch import load
+
+        with explain_errors(f"cannot read {path} as safetensors"):
+            weights: Mapping[str, Tensor] = load(content)
+    else:
+        with explain_errors(f"cannot read {path} as a state_dict of tensors", "save it as .safetensors"):
+            weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    with explain_errors(f"the weights in {path} do not fit {type(module).__name__}"):
+        module.load_state_dict(dict(weights))
+
+
+def is_training(module: nn.Module) -> bool:
+    """Whether any part of the module is in train mode."""
+    return any(part.training for part in module.modules())
+
+
+class LogitsOnly(nn.Module):
+    """Unwraps the logits of a model that returns a dict, an output object or a tuple."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = extract_logits(self.model(images))
+        return logits
+
+
+def extract_logits(output: Any) -> Any:
+    """Return the logits in a model's output. Unknown types are returned unchanged, for the classifier to refuse."""
+    if isinstance(output, Mapping) and "logits" in output:
+        return output["logits"]
+    if hasattr(output, "logits"):
+        return output.logits
+    if isinstance(output, tuple | list) and len(output) == 1:
+        return output[0]
+    return output
+
+
+class AnyBatch(nn.Module):
+    """A program that was recorded for ``min_batch`` to ``max_batch`` inputs, as a model for any number of inputs.
+
+    Larger batches are split. Smaller ones are padded with copies of their first input, and the padding is removed.
+    ``shape`` is the shape of one input, with None where any size is possible.
+    """
+
+    def __init__(
+        self, model: nn.Module, shape: tuple[int | None, ...], min_batch: int = 1, max_batch: int | None = None
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.shape, self.min_batch, self.max_batch = shape, min_batch, max_batch
+
+    def train(self, mode: bool = True) -> "AnyBatch":
+        """Set the flags only: a recorded program keeps its mode, and its modules refuse to be switched."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        given = tuple(images.shape[1:])
+        if len(given) != len(self.shape) or any(a not in (None, b) for a, b in zip(self.shape, given, strict=True)):
+            expected = "×".join("any" if side is None else str(side) for side in self.shape)
+            problem = f"the program takes inputs of {expected}, but these are {'×'.join(map(str, given))}"
+            raise InputError(f"{problem}: pass --resize and --crop, or export it for this size")
+        parts = [images] if self.max_batch is None else images.split(self.max_batch)
+        return torch.cat([self._run(part) for part in parts])
+
+    def _run(self, images: Tensor) -> Tensor:
+        n = len(images)
+        if n < self.min_batch:
+            images = torch.cat([images, images[:1].detach().expand(self.min_batch - n, *images.shape[1:])])
+        logits: Tensor = extract_logits(self.model(images))
+        return logits[:n]
+
+
+def load_program(padded: AnyBatch, probe: Tensor, name: str, **about: Any) -> LoadedModel:
+    """Check a recorded program, and lift its limits on the batch size where possible."""
+    _check_gradient(padded, probe, name)
+    module = padded
+    if (padded.min_batch, padded.max_batch) != (1, None):
+        module = _lift_limits(padded, torch.cat([probe, probe.flip(0)[:1], probe]))
+    recorded = "any" if padded.max_batch is None else str(padded.max_batch)
+    if padded.max_batch is not None and padded.min_batch != padded.max_batch:
+        recorded = f"{padded.min_batch} to {padded.max_batch}"
+    batch = {"batch recorded": recorded, "batch used": "any" if module.max_batch is None else recorded}
+    return LoadedModel(module=module, notes={**about.pop("notes", {}), **batch}, **about)
+
+
+def _lift_limits(padded: AnyBatch, probe: Tensor) -> AnyBatch:
+    """Return the program without limits on the batch if it gives every input the logits of the padded program.
+
+    Most networks that were recorded for one batch size treat rows independently. Those that have the batch size in a
+    shape fail or differ on this probe of several inputs, and stay padded.
+    """
+    free = AnyBatch(padded.model, padded.shape)
+    with torch.no_grad():
+        expected = padded(probe)
+        try:
+            outputs = [free(probe), free(probe[:1])]
+        except Exception:
+            return padded
+    return free if all(map(almost_equal, outputs, (expected, expected[:1]))) else padded
+
+
+def almost_equal(logits: Tensor, expected: Tensor) -> bool:
+    """Whether logits have the same shape and agree up to rounding, relative to the largest."""
+    scale = float(expected.abs().max()) if expected.numel() else 0.0
+    return logits.shape == expected.shape and bool((logits - expected).abs().le(1e-3 * scale + 1e-5).all())
+
+
+def _check_gradient(module: nn.Module, probe: Tensor, name: str) -> None:
+    """Refuse a program that returns no logits, or whose logits do not depend differentiably on its input."""
+    images = probe.clone().requires_grad_()
+    with explain_errors(f"{name} fails on a random input of shape {tuple(probe.shape)}"), torch.enable_grad():
+        logits = module(images)
+    check_logits(logits, None, name=name)
+    hint = "export it without no_grad, detach or integer arithmetic"
+    if not logits.requires_grad:
+        raise InputError(f"{name} passes no gradient to its input, which every attack needs: {hint}")
+    with explain_errors(f"{name} passes no gradient to its input", hint):
+        torch.autograd.grad(logits.sum(), images)

@@ -1,0 +1,93 @@
+"""ONNX graphs, converted by onnx2torch and compared with onnxruntime before use."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marginattack.errors import InputError, describe
+from marginattack.sources.common import explain_errors, import_extra, sha256
+from marginattack.sources.model_base import AnyBatch, LoadedModel, ModelOptions, almost_equal, load_program, read_file
+
+DTYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
+USUAL_SIDES = (32, 224, 28)  # pixels, tried where the graph leaves a side free
+EXPORT = "torch.onnx.export(…, opset_version=17, dynamo=False)"
+
+
+def open_onnx(source: str, options: ModelOptions) -> LoadedModel:
+    """Open an ONNX graph of a fixed or dynamic batch size."""
+    content = read_file(source)
+    onnx, onnx2torch, runtime = (import_extra(name, "onnx") for name in ("onnx", "onnx2torch", "onnxruntime"))
+    with explain_errors(f"{source} is not an ONNX model"):
+        proto = onnx.load(source)
+        onnx.checker.check_model(proto)
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+    for number, node in enumerate(proto.graph.node):
+        node.name = f"node_{number}"  # onnx2torch writes these names into Python code: a name must not be code
+    with explain_errors(f"onnxruntime cannot load {source}"):
+        session = runtime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    name, dims, dtype = _only_input(session, source)
+    converted = _convert(onnx2torch, proto, source, opset).eval()
+    batch, *sides = (dim if isinstance(dim, int) and dim > 0 else None for dim in dims)
+    padded = AnyBatch(converted, tuple(sides), batch or 1, batch)
+
+    def reference(images: Tensor) -> Tensor:
+        parts = images.split(batch) if batch else [images]
+        return torch.cat([torch.from_numpy(session.run(None, {name: part.numpy()})[0]) for part in parts])
+
+    probe = _find_probe(reference, sides, batch or 3, dtype, source)
+    _compare(padded, reference, probe, source)
+    return load_program(padded, probe, source, content=sha256(chunks=[content]), notes={"opset": opset})
+
+
+def _only_input(session: Any, path: str) -> tuple[str, list[Any], torch.dtype]:
+    """Return name, shape and dtype of the single input."""
+    inputs = session.get_inputs()
+    if len(inputs) != 1:
+        raise InputError(f"{path} takes {len(inputs)} inputs: export a model that takes only the images")
+    if inputs[0].type not in DTYPES or len(inputs[0].shape) < 2:
+        what = f"{inputs[0].type}, shape {inputs[0].shape}"
+        raise InputError(f"{path} takes {what}: export a model that takes a batch of floating-point images")
+    return inputs[0].name, list(inputs[0].shape), DTYPES[inputs[0].type]
+
+
+def _convert(onnx2torch: Any, proto: Any, path: str, opset: int) -> Any:
+    try:
+        return onnx2torch.convert(proto)
+    except Exception as error:
+        operator = re.search(r"operation_type='(\w+)'", str(error))
+        why = f"unknown operator {operator[1]}" if operator else describe(error)
+        hint = f"opset {opset} was used, and opsets up to 17 of the legacy exporter work: {EXPORT}, or pass a .pt2"
+        raise InputError(f"onnx2torch cannot convert {path}: {why}; {hint}") from error
+
+
+def _find_probe(
+    reference: Callable[[Tensor], Tensor], sides: list[int | None], n: int, dtype: torch.dtype, path: str
+) -> Tensor:
+    """Return a random batch that onnxruntime accepts. Free sides are tried at usual sizes: only the network knows."""
+    problem: Exception = ValueError("no size fits")
+    for free in USUAL_SIDES if None in sides else (0,):
+        shape = [side or (3 if axis == 0 and len(sides) == 3 else free) for axis, side in enumerate(sides)]
+        images = torch.rand(n, *shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+        try:
+            reference(images)
+            return images
+        except Exception as error:
+            problem = error
+    raise InputError(f"{path} fails in onnxruntime on a random input: {describe(problem)}")
+
+
+def _compare(module: AnyBatch, reference: Callable[[Tensor], Tensor], images: Tensor, path: str) -> None:
+    """Refuse a conversion that gives other logits than onnxruntime."""
+    expected = reference(images)
+    with explain_errors(f"{path} runs in onnxruntime, but not after conversion by onnx2torch"), torch.no_grad():
+        logits = module(images)
+    if logits.shape != expected.shape:
+        shapes = f"returns shape {tuple(logits.shape)}, but onnxruntime {tuple(expected.shape)}"
+        raise InputError(f"{path}: the converted model {shapes}: pass a .pt2 instead")
+    if not almost_equal(logits, expected):
+        difference, largest = float((logits - expected).abs().max()), float(expected.abs().max())
+        sizes = f"differ by up to {difference:.3g} on a random batch (largest logit {largest:.3g})"
+        raise InputError(f"{path}: logits of the converted model and of onnxruntime {sizes}: pass a .pt2 instead")

@@ -1,0 +1,69 @@
+"""Atomic writes: a reader finds all of a file or none of it.
+
+A local file is written under a temporary name, flushed to disk and renamed. An object store shows an object once all of
+it has arrived, so its content is completed in a temporary file and then uploaded.
+"""
+
+import errno
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from marginattack.storage.paths import StoragePath, is_remote
+
+
+@contextmanager
+def write_atomically(path: StoragePath) -> Iterator[IO[bytes]]:
+    """Yield a binary file that replaces ``path`` when the block ends, and is discarded if it raises."""
+    if not isinstance(path, Path):
+        with tempfile.NamedTemporaryFile() as file:
+            yield file
+            file.flush()
+            path.fs.put_file(file.name, path.path)
+        return
+    # A random name: the workers of a run share its folder, and process ids repeat across machines.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _flush_folder(path.parent)
+
+
+def make_folder(folder: StoragePath) -> None:
+    """Create a folder and its parents, flushed to disk. Object stores have no folders."""
+    if isinstance(folder, Path) and not folder.exists():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _flush_folder(folder.parent)
+
+
+def remove_temporary_files(folder: StoragePath) -> None:
+    """Delete what interrupted writes of JSON and Parquet files left behind."""
+    if not is_remote(folder):
+        for kind in ("parquet", "json"):
+            for temporary in folder.rglob(f".*.{kind}.*.tmp"):
+                temporary.unlink(missing_ok=True)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error says that no space is left, or that a quota or the largest file size is reached."""
+    return isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def _flush_folder(folder: Path) -> None:
+    """Flush the names that a folder lists to disk; Windows cannot open folders."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,80 @@
+"""Themes, contrast, widths and text alternatives of the page in a real browser."""
+
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from browsing import open_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytest_plugins = ["report_fixtures"]
+
+
+def test_themes(browser: "Browser", real_page: Path) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with open_page(browser, real_page, scheme="dark") as page:
+        assert page.evaluate(ground) == "rgb(18, 20, 24)"
+        assert page.evaluate("report.state.theme") == "dark"
+        page.locator("#theme").click()
+        page.wait_for_function(f"{ground} === 'rgb(245, 246, 248)'")
+        assert page.evaluate("report.state.theme") == "light"
+        assert page.locator("#theme").inner_text() == "Dark theme"
+
+
+CONTRASTS = """() => {
+    const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+    const linear = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const ground = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
+        if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+    document.querySelectorAll("details").forEach(d => d.open = true);
+    return [...document.querySelectorAll("body *")].filter(e => e.offsetParent && !e.disabled
+        && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())).map(e => {
+        const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))];
+        return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.outerHTML.slice(0, 80)]; });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast(browser: "Browser", two_runs_page: Path, scheme: str) -> None:
+    with open_page(browser, two_runs_page, scheme=scheme) as page:
+        found = page.evaluate(CONTRASTS)
+        assert len(found) > 300
+        assert [(ratio, text) for ratio, text in found if ratio < 4.5] == []
+
+
+BOXES = """(selector) => [...document.querySelectorAll(selector)].filter(e => e.offsetParent)
+    .map(e => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; })"""
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("name", ["real_page", "two_runs_page", "hostile_page"])
+def test_widths(browser: "Browser", request: pytest.FixtureRequest, name: str, width: int) -> None:
+    with open_page(browser, request.getfixturevalue(name), width=width) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for selector in ("main > *", ".panel", ".card", ".finding", ".toolbar > *", "#gallery .item"):
+            boxes = page.evaluate(BOXES, selector)
+            assert boxes or selector in (".card", ".finding")
+            for a, b in combinations(boxes, 2):
+                assert a[2] <= b[0] + 1 or b[2] <= a[0] + 1 or a[3] <= b[1] + 1 or b[3] <= a[1] + 1, (selector, a, b)
+        for left, _, right, _ in page.evaluate(BOXES, ".panel, .card, canvas, img"):
+            assert left >= 0
+            assert right <= width
+        widths = page.evaluate("[...report.views.values()].map(v => v.view.signal('width'))")
+        assert min(widths) > 150
+
+
+def test_everything_has_a_text_alternative(browser: "Browser", real_page: Path) -> None:
+    with open_page(browser, real_page) as page:
+        assert page.locator("img:not([alt]), img[alt='']").count() == 0
+        assert page.locator(".chart:not([role=img]), .chart:not([aria-label])").count() == 0
+        unlabelled = "all => all.filter(b => !b.ariaLabel && !b.textContent.trim()).length"
+        assert page.locator("button").evaluate_all(unlabelled) == 0
+        tabulated = "all => all.every(figure => figure.querySelector('details table'))"
+        assert page.locator("figure").count() == 8
+        assert page.locator("figure").evaluate_all(tabulated)
+        assert page.locator("h1").count() == 1
+        assert page.evaluate("document.documentElement.lang") == "en"
