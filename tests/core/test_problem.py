@@ -14,7 +14,6 @@ import marginattack as ma
 from marginattack.attacks import ATTACKS, Attack, DeepFool
 from marginattack.core import losses
 from marginattack.core.budget import BudgetExhausted
-from marginattack.core.problem import Observation, Observer
 
 QUICK = ma.MarginAttack(moves=10, closing=2, follow=1, candidates=2)
 RANDOM = ma.MarginAttack(moves=10, closing=2, follow=0, scans=0, restarts=2, radius=0.2)
@@ -263,30 +262,3 @@ def test_gradients_that_are_missing_or_not_finite_are_zero(
     assert g.tolist() == [slope] * 2
     problem.solve(QUICK)
     assert torch.isfinite(problem.incumbent.points).all()
-
-
-class Recorder(Observer):
-    """Notes the move, the rows, the points and c of every query."""
-
-    move = ""
-
-    def __init__(self) -> None:
-        self.queries: list[tuple[str, list[int], Tensor, Tensor]] = []
-
-    def mark(self, move: str) -> None:
-        self.move = move
-
-    def record(self, query: Observation) -> None:
-        self.queries.append((self.move, query.rows.tolist(), query.points, query.c))
-
-
-def test_an_observer_sees_every_query_and_the_move_that_led_there() -> None:
-    observer, rows = Recorder(), [0, *range(2, 20)]
-    problem = small(observer=observer)
-    problem.budget.deactivate(torch.arange(20) == 1)
-    problem.solve(ma.MarginAttack(moves=10, closing=2, follow=0, scans=0, rescue=0))
-    assert [move for move, *_ in observer.queries] == ["", *["restoration", "projection"] * 4, *["closing"] * 2]
-    assert all(queried == rows for _, queried, *_ in observer.queries)
-    assert observer.queries[0][2].equal(problem.x0[rows])
-    sizes = [torch.where(c < 0, ma.L2.size(x - problem.x0[rows]), torch.inf) for _, _, x, c in observer.queries]
-    assert torch.stack(sizes).amin(0).equal(problem.incumbent.distance[rows])
