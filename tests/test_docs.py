@@ -42,6 +42,12 @@ def test_every_line_quoted_in_method_md_is_in_the_code() -> None:
         assert line in source, line
 
 
+def test_method_md_shows_the_plan_of_race() -> None:
+    shown = re.search(r"<!-- race plan: .+?-->\n```text\n(.+?)```\n", (ROOT / "docs/method.md").read_text(), re.DOTALL)
+    assert shown
+    assert shown.group(1) == f"{ma.Race().plan(norm='l2', budget=400)}\n"
+
+
 def test_readme_shows_the_recorded_comparison() -> None:
     readme = (ROOT / "README.md").read_text()
     record = json.loads((ROOT / "benchmarks/records/core.json").read_text())["numbers"]
