@@ -1,4 +1,4 @@
-"""Classifiers whose margins are known: what every attack is held against.
+"""Classifiers whose margins are known: references for every attack.
 
 Each oracle is a model, inputs, labels, a box, and the exact distance of every input for a norm, found by means other
 than the package's: bisection on the size of the ball, closed forms, mixed-integer programming.
