@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from growth import LABELS
 from record import RECORDS, read
 
 from marginattack.reproduce.markdown import table
@@ -145,7 +146,7 @@ def _growth_table(numbers: list[dict[str, Any]]) -> list[str]:
         columns = ((each["grows"], ",.0f"), ("seconds", ".3g"), ("MiB", ".0f"))
         values = [", ".join(f"{row[key]:{form}}" for row in each["rows"]) for key, form in columns]
         slopes = [f"{each['slopes'][key]:.2f}" for key in ("seconds", "MiB")]
-        rows.append((each["what"], *values, *slopes))
+        rows.append((LABELS[each["grows"]], *values, *slopes))
     return table(header, rows)
 
 

@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """Classifiers whose margins are known, to test attacks with.
+=======
+"""Classifiers whose margins are known: references for every attack.
+>>>>>>> docs2
 
 Each oracle is a model, inputs, labels, a box, and the exact distance of every input for a norm, found by means other
 than the package's: bisection on the size of the ball, closed forms, mixed-integer programming.

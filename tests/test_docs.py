@@ -42,6 +42,12 @@ def test_every_line_quoted_in_method_md_is_in_the_code() -> None:
         assert line in source, line
 
 
+def test_method_md_shows_the_plan_of_race() -> None:
+    shown = re.search(r"<!-- race plan: .+?-->\n```text\n(.+?)```\n", (ROOT / "docs/method.md").read_text(), re.DOTALL)
+    assert shown
+    assert shown.group(1) == f"{ma.Race().plan(norm='l2', budget=400)}\n"
+
+
 def test_readme_shows_the_recorded_comparison() -> None:
     readme = (ROOT / "README.md").read_text()
     record = json.loads((ROOT / "benchmarks/records/core.json").read_text())["numbers"]
@@ -74,7 +80,25 @@ def test_pages_made_from_records_are_up_to_date(monkeypatch: pytest.MonkeyPatch)
         assert text == pages.fill_in(page, text), f"{page}: run python benchmarks/pages.py"
 
 
+@pytest.mark.parametrize("layer", ["core", "execution", "storage", "runs", "analysis"])
+def test_contributing_lists_every_module(layer: str) -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().split("## How to add")[0]
+    row = re.search(rf"^\| `{layer}/` \|(.+?)\|", table, flags=re.MULTILINE)
+    assert row
+    modules = {path.stem for path in (ROOT / "src/marginattack" / layer).glob("*.py")} - {"__init__"}
+    missing = modules - set(re.findall(r"\w+", row.group(1)))
+    assert not missing, f"CONTRIBUTING.md, {layer}/: add {missing}"
+
+
+def test_paths_named_in_contributing_and_in_ci_exist() -> None:
+    text = "".join((ROOT / name).read_text() for name in ("CONTRIBUTING.md", ".github/workflows/test.yml"))
+    paths = re.findall(r"\b(?:[a-z_]+/)+[a-z_]+\.py\b", text)
+    assert len(paths) >= 20
+    for path in paths:
+        assert (ROOT / path).exists() or (ROOT / "src/marginattack" / path).exists(), path
+
+
 def test_links_between_pages_resolve() -> None:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), ROOT / "CHANGELOG.md"]:
         for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -2,11 +2,29 @@
 
 
 class MarginAttackError(Exception):
-    """Base class of the errors that marginattack raises on purpose."""
+    """Base class of the errors that marginattack raises on purpose.
+
+    Example:
+        >>> import marginattack as ma
+        >>> try:
+        ...     ma.preset("mnist")
+        ... except ma.MarginAttackError as error:
+        ...     print(error)
+        no preset named 'mnist': choose one of mnist-l2, ...
+    """
 
 
 class InputError(MarginAttackError, ValueError):
-    """Unsupported or inconsistent input. The message is one line that says what is wrong and how to fix it."""
+    """Unsupported or inconsistent input. The message is one line that says what is wrong and how to fix it.
+
+    Example:
+        >>> import torch, marginattack as ma
+        >>> try:
+        ...     ma.measure(torch.nn.Identity(), torch.rand(1, 3), [0], norm="l3")
+        ... except ma.InputError as error:
+        ...     print(error)
+        no norm named 'l3': choose one of l0, l1, l2, linf
+    """
 
 
 class MissingDependencyError(MarginAttackError, ModuleNotFoundError):

@@ -137,8 +137,8 @@ def test_worker_refuses_another_run_than_the_drivers(tmp_path: Path, monkeypatch
 
     late = Worker(settings.model_dump_json(), there, str(tmp_path), json.dumps(identity), "then")
     late.open()
-    RunFolder(there).update_manifest(started="later")  # another driver found no shard and started anew
-    with pytest.raises(InputError, match="was started anew by another process"):
+    RunFolder(there).update_manifest(started="later")  # another driver found no shard and restarted the run
+    with pytest.raises(InputError, match="was restarted by another process"):
         late.measure(0, Part("race", "l2"), 64)
     assert not list((tmp_path / "run").glob("margins/*/*"))
 

@@ -12,6 +12,12 @@ class Attack(ABC):
     """The settings of an attack, as a frozen dataclass; calling it with a problem runs the attack.
 
     The problem charges the budget and keeps the nearest adversarial point of each sample (docs/add-an-attack.md).
+
+    Example:
+        >>> import marginattack as ma
+        >>> attack = ma.ATTACKS["fgsm"]()
+        >>> isinstance(attack, ma.Attack), attack.norms
+        (True, ('l0', 'l1', 'l2', 'linf'))
     """
 
     norms: ClassVar[tuple[str, ...]]  # names of the supported norms

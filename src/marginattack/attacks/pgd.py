@@ -34,7 +34,7 @@ class FixedRadiusAttack(Attack):
 class PGD(FixedRadiusAttack):
     """Projected steepest descent within a fixed radius, from random starts.
 
-    Deviations: every iterate is judged, not only the last. Steps are steepest inside the box (``steepest_step``); the
+    Deviations: every iterate counts, not only the last. Steps are steepest inside the box (``steepest_step``); the
     original steps and clips, which is the same away from the bounds.
 
     Args:

@@ -7,7 +7,7 @@ L is extrapolated: the largest gradient norms of several batches of random point
 whose end point (its location, by maximum likelihood) estimates L.
 
 **An estimate, not a bound.** A margin may be smaller or larger. Random points miss the steep regions that an attack
-finds, and a model whose gradients are masked (saturated, quantised, stepwise) looks flat to them and gets a score that
+finds; a model whose gradients are masked (saturated, quantised, stepwise) appears flat to them and gets a score that
 is far too high (Goodfellow 2018, "Gradient masking causes CLEVER to overestimate adversarial perturbation size"); local
 Lipschitz constants are loose even where they are known (Huster, Chiang, Chadha 2018). Report it beside measured
 margins, never in their place: where it exceeds one, it is wrong.

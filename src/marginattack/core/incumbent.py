@@ -29,7 +29,7 @@ class History:
         self.grid = (GRID.double() * (1 + 1e-9)).to(like.device)
 
     def record(self, rows: Tensor | None, passes: Tensor, distance: Scalars) -> None:
-        """These samples (None: all) spent so many more passes, on points at this distance (infinity: not adversarial).
+        """Record passes of these samples (None: all), spent on points at this distance (infinity: not adversarial).
 
         A sample may be named several times, by attempts that run side by side.
         """

@@ -261,7 +261,7 @@ def _converged(missing: Scalars, of: Scalars) -> bool:
 
 
 def _advance(weight: Points, speed: Points, room: Points, r: Scalars) -> Points:
-    """T = min(λ·speed, room) with Σ weight·t = r: every coordinate advances at its speed until it meets its bound."""
+    """Solve Σ weight·t = r for t = min(λ·speed, room): every coordinate advances at its speed up to its bound."""
     time, t = torch.zeros_like(r), torch.zeros_like(room)
     slopes = weight * speed
     reachable = (weight * room).sum(1, keepdim=True) > r

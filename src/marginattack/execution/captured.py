@@ -139,7 +139,7 @@ class CapturedStep:
 
 
 def capture(function: Callable[[], Any], device: torch.device, pool: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """The graph of what the function launches, and what it returns: tensors that each replay fills anew."""
+    """The graph of what the function launches, and what it returns: tensors that each replay overwrites."""
     graph, stream = torch.cuda.CUDAGraph(), _stream(device)
     torch.cuda.empty_cache()  # while it captures, the allocator cannot reclaim idle memory
     stream.wait_stream(torch.cuda.current_stream(device))

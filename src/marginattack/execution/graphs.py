@@ -52,7 +52,7 @@ class Graphs:
     def run(
         self, problem: Problem, evaluator: Evaluator, kind: Hashable, rows: int, step: Step, table: Tensor, state: State
     ) -> State:
-        """All rows of the table, as a graph of that many rows with this evaluator inside; they are paid for."""
+        """All rows of the table, as a graph of that many rows with this evaluator inside; they are already charged."""
         if self.why_not or not can_capture(problem.x0) or not len(table):
             return run_eager(problem, step, table, state)
         shapes = tuple((tensor.shape[1:], tensor.dtype) for tensor in state)

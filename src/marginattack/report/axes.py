@@ -41,7 +41,7 @@ class MarginAxis:
         return np.unique(round_digits(np.concatenate([multiples, ratios, pixels]), 4))
 
     def round_levels(self, bins: int) -> np.ndarray:
-        """Return the ε of a table: multiples of so many bins."""
+        """Return the ε of a table: multiples of this many bins."""
         width = float(f"{self.bin_width * bins:.6g}")
         return np.array(round_digits(width * np.arange(int(self.limit / width) + 2), 6))
 

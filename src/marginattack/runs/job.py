@@ -161,7 +161,7 @@ def check_labels(job: Job, session: Session) -> None:
 
 
 def hardware(device: torch.device) -> str:
-    """A device in words."""
+    """Describe a device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"

@@ -1,7 +1,7 @@
 """Adversarial images that survive rounding to 8 bits: the nearest found on the grid k/255, with their own distance.
 
-From the attack's point, restorations ever further past the boundary are rounded, to the nearest grid value or away from
-the input. Of all that are adversarial the nearest is kept; then the segment to the first of them is bisected.
+From the attack's point, restorations further and further past the boundary are rounded, to the nearest grid value or
+away from the input. Of all that are adversarial the nearest is kept; then the segment to the first of them is bisected.
 """
 
 import torch

@@ -34,7 +34,7 @@ class ShardRunner:
             progress(len(self.folder.shards[shard]) - len(columns["id"]))  # those that --only-correct left out
 
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
-        """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""
+        """Verify a stored shard: the number of rows, and of those that fail."""
         return verify_shard(self.folder, self._resize(batch), part, shard)
 
     def _resize(self, batch: int) -> Session:

@@ -1,4 +1,4 @@
-"""Verification of stored rows: every shard is read back and checked on the plain model, whoever computed it."""
+"""Verification of stored rows: every shard is read back and checked on the plain model."""
 
 import hashlib
 

@@ -6,6 +6,7 @@ To add a form of data, write one function ``(source, options) → Data`` and add
 from importlib.resources import as_file, files
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from marginattack.errors import InputError
@@ -43,7 +44,8 @@ def samples(name: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
         torch.Size([100, 1, 28, 28])
     """
     data = open_samples(f"samples:{name}", Options())
-    return data.read(range(len(data))[:limit])
+    images, labels = data.read(range(len(data))[:limit])
+    return images.contiguous(memory_format=torch.channels_last), labels  # as they are stored
 
 
 def open_samples(source: str, options: Options) -> Data:

@@ -3,8 +3,8 @@
 A local folder is locked by the kernel (``flock``); the lock ends with its process. On an object store the lock is the
 object ``.lock``, created only if it does not exist (a conditional write) and renewed every ``RENEW`` seconds by its
 owner. One that has not been renewed for ``STALE`` seconds belongs to a process that died, and is replaced. The lock
-only saves work: a shard is the same file whoever writes it, and ``RunFolder.commit`` writes into no other run than the
-one that it was opened for.
+only saves work: a shard is the same file whichever process writes it, and ``RunFolder.commit`` writes into no other run
+than the one that it was opened for.
 """
 
 import itertools

@@ -162,7 +162,7 @@ class RunFolder:
     def check_current(self) -> None:
         """Refuse to write if another run was started here: a worker that was cut off may come back to that."""
         if _read_manifest(self.path).get("started") != self.manifest.get("started"):
-            raise InputError(f"{self.path} was started anew by another process in the meantime: leave it to that one")
+            raise InputError(f"{self.path} was restarted by another process in the meantime: leave it to that process")
 
     def table(self, columns: Sequence[str] | None = None, part: Part | None = None, shard: int | None = None) -> Any:
         """The margins of every finished shard, or of one, as a pyarrow Table with one row per sample and part."""
@@ -260,7 +260,7 @@ def now() -> str:
 
 
 def differences(before: Any, after: Any) -> str:
-    """Which settings differ, in words; empty where none does."""
+    """Describe which settings differ; empty if none does."""
     old, new = _flatten(before), _flatten(after)
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     shown = "; ".join(f"{name} was {_shorten(old.get(name))}, is {_shorten(new.get(name))}" for name in changed[:3])

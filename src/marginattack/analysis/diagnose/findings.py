@@ -9,7 +9,7 @@ GRADES = ("grave", "warning", "note")
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One problem of a model or of a run, in words for the user."""
+    """One problem of a model or of a run, described for the user."""
 
     code: str  # the cause, a key of CAUSES
     grade: str  # "grave": margins would be meaningless; "warning": they may be too large; "note"

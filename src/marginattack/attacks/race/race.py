@@ -39,7 +39,7 @@ class Race(Attack):
 
     The phases are data: the tables in ``attacks/race/phases.py``, one per profile and budget class;
     ``print(Race().plan(norm="l2", budget=400))`` shows them with their passes. A sample's profile is near-linear
-    where a hop to the tangent plane of x₀ leaves less than ``trust`` of c, and a gradient whose cosine with that at x₀
+    where a step to the tangent plane of x₀ leaves less than ``trust`` of c, and a gradient whose cosine with that at x₀
     is above 1 − ``trust``; else it is curved. docs/method.md describes each phase.
 
     Args:
@@ -160,7 +160,7 @@ class Race(Attack):
         return min(self.candidates, max(followed, (passes - PROFILE_PASSES) // 16))
 
     def is_near_linear(self, problem: Problem) -> Mask:
-        """Whether a hop to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns."""
+        """Whether a step to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns."""
         c, g = problem.value_and_gradient(problem.x0)
         z = problem.norm.onto_plane(problem.x0, g, c, problem.box)
         if problem.budget.remaining < 2:
@@ -183,7 +183,7 @@ class Race(Attack):
         return list(torch.stack([constraint.label for constraint in constraints]).gather(0, order)[:number])
 
     def close(self, problem: Problem, x: Points) -> None:
-        """x₀ projected onto the tangent plane at x, and ever further past it: exact where the boundary is flat."""
+        """Query x₀ projected onto the tangent plane at x, and further past it: exact where the boundary is flat."""
         c, g = problem.value_and_gradient(x)
         r = c + (g * (problem.x0 - x)).sum(1, keepdim=True)
         for past in CLOSING:

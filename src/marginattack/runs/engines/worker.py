@@ -43,7 +43,7 @@ class Worker:
         return time.perf_counter() - started
 
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
-        """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""
+        """Verify a stored shard: the number of rows, and of those that fail."""
         return self._open().verify(shard, part, batch)
 
     def _open(self) -> ShardRunner:
