@@ -2,11 +2,31 @@
 
 
 class MarginAttackError(Exception):
-    """Base class of the errors that marginattack raises on purpose."""
+    """Base class of the errors that marginattack raises on purpose; their messages are one line.
+
+    Example:
+        >>> import marginattack as ma
+        >>> try:
+        ...     ma.preset("no-such-preset")
+        ... except ma.MarginAttackError as error:
+        ...     print(error)
+        no preset named 'no-such-preset': choose one of ...
+    """
 
 
 class InputError(MarginAttackError, ValueError):
-    """Unsupported or inconsistent input. The message is one line that says what is wrong and how to fix it."""
+    """Unsupported or inconsistent input. The message is one line that says what is wrong and how to fix it.
+
+    It is a ``ValueError`` too.
+
+    Example:
+        >>> import torch, marginattack as ma
+        >>> try:
+        ...     ma.measure(torch.nn.Identity(), torch.rand(2, 3), [0, 1], budget=0)
+        ... except ma.InputError as error:
+        ...     print(error)
+        budget is 0: it counts forwards + backwards per sample, so give at least 1
+    """
 
 
 class MissingDependencyError(MarginAttackError, ModuleNotFoundError):

@@ -33,7 +33,7 @@ PRESETS: dict[str, tuple[float, MarginAttack]] = {
 }
 
 
-def preset(name: str, bounds: tuple[float, float] = (0.0, 1.0)) -> MarginAttack:
+def preset(name: str, bounds: tuple[float | int, float | int] = (0, 1)) -> MarginAttack:
     """MarginAttack with settings of the paper.
 
     Args:
