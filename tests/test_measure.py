@@ -102,6 +102,7 @@ def test_nothing_is_found_for_a_constant_model() -> None:
 FICKLE: dict[str, Callable[[int, int, bool], bool]] = {
     "wrong where a gradient is wanted": lambda call, rows, gradient: gradient,
     "wrong in batches of that size": lambda call, rows, gradient: rows == 5 and call > 9,  # after validation
+    "wrong about the inputs themselves": lambda call, rows, gradient: call == 9,
 }
 
 
