@@ -53,7 +53,7 @@ class Observation(NamedTuple):
 
 
 class Observer:
-    """Is told about every query; this one ignores it. While another one observes, nothing is captured as a graph."""
+    """Receives every query; this one ignores them. While another one observes, nothing is captured as a graph."""
 
     def mark(self, move: str) -> None:
         """The next points to be queried come from this move."""
@@ -137,7 +137,7 @@ class Problem:
         budget: Passes left and spent per sample, and who is active.
         incumbent: The nearest adversarial points so far: ``incumbent.points``, ``incumbent.distance``.
         draws: Random numbers: ``draws.uniform()``.
-        observer: Is told about every query.
+        observer: Receives every query.
 
     Example:
         >>> import marginattack as ma

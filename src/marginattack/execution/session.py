@@ -87,10 +87,12 @@ class Session:
         self.graphs = Graphs("" if self.execution.graphs else "switched off")
         self.compiler = Compiler("" if self.execution.compiled else "not asked for")
 
-    def configure(self, **changes: Any) -> "Session":
-        """A session of the same frozen model with other execution settings, such as ``batch_size`` or ``search``."""
+    def configure(self, *, batch_size: int | None = None, search: str | None = None) -> "Session":
+        """A session of the same frozen model with another batch size or precision of the search."""
         session = Session(self.classifier)
-        session.execution = replace(self.execution, **changes)
+        session.execution = replace(
+            self.execution, batch_size=batch_size or self.batch_size, search=search or self.execution.search
+        )
         session.copies, session.probe = self.copies, self.probe
         if session.execution.batch_size == self.execution.batch_size:
             session.graphs, session.compiler = self.graphs, self.compiler
@@ -155,12 +157,7 @@ class Session:
         Raises:
             InputError: A logit is not finite; ``ids`` are the images' numbers for the message.
         """
-        logits = logits_in_batches(self.evaluator(), images)
-        strange = (~torch.isfinite(logits)).any(1)
-        if bool(strange.any()):
-            number = int((torch.arange(len(logits)) if ids is None else ids)[strange][0])
-            raise InputError(f"model returns NaN or infinite logits for images[{number}]: check its input scale")
-        return logits
+        return _require_finite(logits_in_batches(self.evaluator(), images), ids)
 
     def predict(self, images: Tensor) -> Labels:
         """The predicted class of each image."""
@@ -202,7 +199,7 @@ class Session:
         try:
             search = replace(exact, precision=self.execution.search)
             found = (logits_in_batches(search, images), *compiled_logits(search, images))
-            change = torch.cat([each - logits for each in found])
+            change = torch.cat([_require_finite(each) - logits for each in found])
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:  # a model may do anything in a precision that it was not made for
@@ -263,3 +260,11 @@ class Session:
         lo, hi = self.classifier.bounds_for(points)
         inside = ((points >= lo) & (points <= hi)).flatten(1).all(1)
         return inside & batch.reached(label), label
+
+
+def _require_finite(logits: Logits, ids: Tensor | None = None) -> Logits:
+    strange = (~torch.isfinite(logits)).any(1)
+    if bool(strange.any()):
+        number = int((torch.arange(len(logits)) if ids is None else ids)[strange][0])
+        raise InputError(f"model returns NaN or infinite logits for images[{number}]: check its input scale")
+    return logits
