@@ -91,10 +91,10 @@ def measure_samples(
     }  # fmt: skip
     parts, used = [], session
     for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
+        settings |= used.describe()
         parts.append(Margins(norm=norm.name, settings=settings, **columns))
         if progress is not None:
             progress(len(columns["label"]))
-    settings |= used.describe()
     return Margins.join(parts), used
 
 
