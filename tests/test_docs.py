@@ -5,6 +5,8 @@ import importlib
 import inspect
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,28 @@ def test_public_docstring_has_an_example_that_runs(name: str) -> None:
     output: list[str] = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     assert doctest.DocTestRunner(optionflags=flags).run(example, out=output.append).failed == 0, "".join(output)
+
+
+OLD_NAMES = [
+    ("marginattack", "Refused", "InputError"), ("marginattack.problem", "Problem", "Problem"),
+    ("marginattack.diagnose", "preflight", "preflight"), ("marginattack.peers", "peer", "external_attack"),
+    ("marginattack.attacks.marginattack", "Slide", "TangentProjection"),
+    ("marginattack.attacks.marginattack", "Shrink", "BallProjection"),
+    ("marginattack.attacks.marginattack", "ByNorm", "DefaultProjection"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "old", "new"), OLD_NAMES)
+def test_an_old_name_works_with_a_warning(module: str, old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"{old} is deprecated: use .*{new}$"):
+        assert getattr(importlib.import_module(module), old).__name__ == new
+    with pytest.raises(AttributeError, match="no_such_name"):
+        importlib.import_module(module).no_such_name  # noqa: B018
+
+
+def test_packages_are_reachable_from_the_root() -> None:
+    code = "import marginattack as ma; ma.attacks.PGD, ma.bounds.clever, ma.integrations.external_attack"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_line_quoted_in_method_md_is_in_the_code() -> None:

@@ -115,7 +115,8 @@ def test_full_disk_is_one_line_and_the_run_resumes(complete: Path, tmp_path: Pat
 
 
 def test_out_of_memory_halves_the_batch_and_loses_nothing(complete: Path, tmp_path: Path) -> None:
-    result = call(command(complete.parent, tmp_path / "run", "--batch", "64", "--set", "shard=64", model="hungry"))
+    options = ("--batch", "64", "--set", "shard=64", "--lattice", "255")
+    result = call(command(complete.parent, tmp_path / "run", *options, model="hungry"))
     assert result.returncode == 0, result.stderr
     found, expected = (RunFolder(run).table() for run in (tmp_path / "run", complete))
     for name in ("id", "input", "label", "success", "forwards"):

@@ -82,6 +82,10 @@ def test_file_of_format_2_loads_under_the_present_names() -> None:
         margins.distance_at_90pct.tolist()
     )
     assert (margins.norm, margins.rejected.tolist()) == ("linf", [False] * 3)
+    with pytest.warns(DeprecationWarning, match="use rejected"):
+        assert margins.refuted is margins.rejected
+    with pytest.warns(DeprecationWarning, match="use distance_at_90pct"):
+        assert margins.late is margins.distance_at_90pct
     assert margins.adversarial.shape == (3, 1, 28, 28)
 
 
@@ -91,6 +95,13 @@ def test_load_rejects_what_is_not_a_margins_file(tmp_path: Path, content: bytes 
         (tmp_path / "m.parquet").write_bytes(content)
     with pytest.raises(ma.InputError, match=rf"{message}.*: give a file that Margins.save wrote"):
         ma.Margins.load(tmp_path / "m.parquet")
+
+
+@pytest.mark.parametrize("kind", ["margins", "images"])
+def test_load_rejects_a_shard_of_a_run(kind: str) -> None:
+    (shard, *_) = sorted((DATA / "run-format-1" / kind).glob("*/part-*.parquet"))
+    with pytest.raises(ma.InputError, match=r"not a margins file.*or a run folder"):
+        ma.Margins.load(shard)
 
 
 def test_examples_in_docstrings() -> None:

@@ -77,6 +77,7 @@ def test_a_misclassified_input_has_distance_zero_and_costs_nothing() -> None:
 FICKLE: dict[str, Callable[[int, int, bool], bool]] = {
     "wrong where a gradient is wanted": lambda call, rows, gradient: gradient,
     "wrong in batches of that size": lambda call, rows, gradient: rows == 5 and call > 9,  # after validation
+    "wrong about the inputs themselves": lambda call, rows, gradient: call == 9,
 }
 
 

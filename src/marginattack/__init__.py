@@ -1,9 +1,9 @@
 """How far is each input from the decision boundary of this classifier?"""
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from marginattack._deprecation import renamed
 from marginattack._version import __version__
 
 if TYPE_CHECKING:
@@ -30,19 +30,18 @@ _MODULES = {
     "core.norms": ("L0", "L1", "L2", "LINF", "Norm"), "core.problem": ("Problem",),
     "errors": ("InputError", "MarginAttackError"), "margins": ("Margins",), "measuring": ("measure",),
 }  # fmt: skip
-_DEPRECATED = {"Refused": "InputError"}
+_PACKAGES = ("attacks", "bounds", "core", "integrations")
+_renamed = renamed(__name__, {"Refused": "marginattack:InputError"}, stacklevel=3)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _DEPRECATED:
-        new = _DEPRECATED[name]
-        warnings.warn(f"marginattack.{name} is deprecated: use marginattack.{new}", DeprecationWarning, stacklevel=2)
-        name = new
+    if name in _PACKAGES:
+        return import_module(f"marginattack.{name}")
     for module, names in _MODULES.items():
         if name in names:
             globals()[name] = getattr(import_module(f"marginattack.{module}"), name)
             return globals()[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _renamed(name)
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,6 @@
 """Margins: the result record, one row per sample."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -70,6 +71,21 @@ class Margins:
         s = self.summary()
         shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
         return f"Margins({self.norm}, n={s['n']}, {shares})"
+
+    @property
+    def refuted(self) -> Tensor:
+        """Deprecated: use ``rejected``."""
+        return self._renamed("refuted", "rejected")
+
+    @property
+    def late(self) -> Tensor:
+        """Deprecated: use ``distance_at_90pct``."""
+        return self._renamed("late", "distance_at_90pct")
+
+    def _renamed(self, old: str, new: str) -> Tensor:
+        warnings.warn(f"Margins.{old} is deprecated: use {new}", DeprecationWarning, stacklevel=3)
+        column: Tensor = getattr(self, new)
+        return column
 
     def robust_accuracy(self, eps: float | Sequence[float]) -> Any:
         """Return the share of samples that are classified correctly and further than ``eps`` from the boundary.
@@ -222,9 +238,11 @@ class Margins:
         except FileNotFoundError:
             raise InputError(f"{path} does not exist: {hint}") from None
         about = read_metadata(table)
-        if about.get("format") not in READABLE or "shape" not in about:
-            kind = f"a margins file of format {about['format']}" if "format" in about else "not a margins file"
-            raise InputError(f"{path} is {kind}, this version reads formats 2 to {FORMAT}: {hint}")
+        if "norm" not in about:
+            raise InputError(f"{path} is not a margins file: {hint}")
+        if about["format"] not in READABLE:
+            formats = f"format {about['format']}, this version reads formats 2 to {FORMAT}"
+            raise InputError(f"{path} has {formats}: {hint}")
         shapes = {"adversarial": about["shape"]}
         columns = {name: read_column(table, name, shapes.get(name, ())) for name in Margins.columns()}
         return Margins(norm=about["norm"], settings=about["settings"], **columns)

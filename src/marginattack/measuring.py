@@ -32,7 +32,7 @@ def measure(
     the plain model in another batch; one that fails, also 0.1 % further out, is reported as not found.
 
     Args:
-        model: Maps a batch of inputs to logits; or a ``Classifier`` that holds it with its bounds.
+        model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
         images: One input per row, inside ``bounds``.
         labels: Their classes.
         norm: "l0", "l1", "l2", "linf" or a ``Norm``.
@@ -73,27 +73,29 @@ def measure(
         samples = session.validate(images, labels, targets, ids)
         if search == "auto":
             session = session.configure(search=choose_precision(session, samples, norm, attack, budget))
-        return _measure(session, samples, batch, norm, attack, budget, seed, progress)
+        return measure_samples(
+            session, samples, norm, attack, batch=batch, budget=budget, seed=seed, progress=progress
+        )[0]
 
 
-def _measure(
-    session: Session, samples: Batch, batch: int, norm: Norm, attack: Attack, budget: int | None, seed: int,
+def measure_samples(
+    session: Session, samples: Batch, norm: Norm, attack: Attack, *, batch: int, budget: int | None, seed: int,
     progress: Callable[[int], None] | None,
-) -> Margins:  # fmt: skip
-    """Measure validated samples, ``batch`` at a time."""
+) -> tuple[Margins, Session]:  # fmt: skip
+    """Measure validated samples, ``batch`` at a time; also return the session with the batch size that fitted."""
     classifier = session.classifier
     settings = {
         "attack": repr(attack), "budget": budget, "seed": seed, "targeted": samples.targets is not None,
         "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],
         "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
     }  # fmt: skip
-    parts = []
-    for how, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
-        settings |= how
+    parts, used = [], session
+    for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
+        settings |= used.describe()
         parts.append(Margins(norm=norm.name, settings=settings, **columns))
         if progress is not None:
             progress(len(columns["label"]))
-    return Margins.join(parts)
+    return Margins.join(parts), used
 
 
 def as_attack(attack: Any) -> Attack:
@@ -122,10 +124,10 @@ def _as_classifier(
 
 def _measure_batches(
     session: Session, samples: Batch, batch: int, norm: Norm, attack: Attack, budget: int | None, seed: int
-) -> Iterator[tuple[dict[str, Any], dict[str, Tensor]]]:
+) -> Iterator[tuple[Session, dict[str, Tensor]]]:
     """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next.
 
-    Each comes with how the model was evaluated.
+    Each comes with the session that measured it.
     """
     first = 0
     while first < len(samples):
@@ -139,7 +141,7 @@ def _measure_batches(
             batch = smaller
             session = session.configure(batch_size=max(1, min(session.batch_size, smaller)))
             continue
-        yield session.describe(), columns
+        yield session, columns
         first += batch
 
 
@@ -150,13 +152,17 @@ def _measure_batch(
     logits = session.logits(batch.images, batch.ids)
     prediction = logits.argmax(1)
     wrong = batch.reached(prediction)
-    zeros = torch.zeros_like(batch.labels)
+    label = prediction.clone()
+    success = wrong.clone()
+    if bool(wrong.any()):  # what is misclassified as it is, is verified too
+        success[wrong], label[wrong] = session.verify(batch.select(wrong), batch.images[wrong])
+    n, float64 = len(batch), torch.float64
     columns = {
-        "distance": torch.zeros(len(batch), dtype=torch.float64), "adversarial": batch.images.clone(),
-        "success": wrong.clone(), "label": batch.labels, "prediction": prediction,
-        "confidence": logits.double().softmax(1).amax(1), "adversarial_label": prediction.clone(),
-        "forwards": zeros.clone(), "backwards": zeros.clone(), "rejected": torch.zeros_like(wrong),
-        "distance_at_90pct": torch.zeros(len(batch), dtype=torch.float64),
+        "distance": torch.where(wrong & ~success, torch.inf, torch.zeros(n, dtype=float64)),
+        "adversarial": batch.images.clone(), "success": success, "label": batch.labels, "prediction": prediction,
+        "confidence": logits.double().softmax(1).amax(1), "adversarial_label": torch.where(success, label, prediction),
+        "forwards": torch.zeros_like(label), "backwards": torch.zeros_like(label), "rejected": wrong & ~success,
+        "distance_at_90pct": torch.zeros(n, dtype=float64),
     }  # fmt: skip
     todo = (~wrong).nonzero()[:, 0]
     if len(todo):

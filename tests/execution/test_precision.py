@@ -111,16 +111,19 @@ def test_attacks_that_deactivate_samples_or_spend_all_keep_what_they_found(attac
     torch.testing.assert_close(confirmed.distance, plain.distance, rtol=0.02, atol=0)
 
 
-def test_a_model_that_cannot_run_in_low_precision_raises_one_line() -> None:
+@pytest.mark.parametrize("reason", ["expected m1 and m2", "NaN or infinite logits"])
+def test_a_model_that_cannot_run_in_low_precision_raises_one_line(reason: str) -> None:
     class Fixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model, self.scale = smooth(dtype=torch.float32), torch.ones(4, 4)
 
         def forward(self, x: Tensor) -> Tensor:
-            logits: Tensor = self.model(x) @ self.scale.triu()
-            return logits
+            logits: Tensor = self.model(x)
+            if "NaN" in reason:
+                return logits * (torch.nan if x.dtype == torch.bfloat16 else 1)
+            return logits @ self.scale.triu()
 
     x, y = inputs(Fixed(), n=4)
-    with pytest.raises(ma.InputError, match="model fails in bf16"):
+    with pytest.raises(ma.InputError, match=rf"model fails in bf16 \(.*{reason}"):
         ma.measure(Fixed(), x, y, search="bf16")

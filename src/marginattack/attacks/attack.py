@@ -13,16 +13,24 @@ class Attack(ABC):
 
     The problem charges the budget and keeps the nearest adversarial point of each sample (docs/add-an-attack.md).
 
+    Attributes:
+        norms: Names of the norms that it supports.
+        cost: Passes per step, such as "1 forward + 1 backward".
+        reference: Authors and year.
+
     Example:
-        >>> import marginattack as ma
-        >>> attack = ma.ATTACKS["fgsm"]()
-        >>> isinstance(attack, ma.Attack), attack.norms
-        (True, ('l0', 'l1', 'l2', 'linf'))
+        >>> import torch, marginattack as ma
+        >>> class HalfWay(ma.Attack):
+        ...     norms, cost, reference = ("l2",), "1 forward", "this example"
+        ...     def __call__(self, problem):
+        ...         problem.value((problem.x0 + problem.box.hi) / 2)
+        >>> ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], "l2", attack=HalfWay()).success
+        tensor([False])
     """
 
-    norms: ClassVar[tuple[str, ...]]  # names of the supported norms
-    cost: ClassVar[str]  # passes per step, such as "1 forward + 1 backward"
-    reference: ClassVar[str]  # authors and year
+    norms: ClassVar[tuple[str, ...]]
+    cost: ClassVar[str]
+    reference: ClassVar[str]
 
     def check_norm(self, norm: Norm) -> None:
         """Raise InputError unless the attack supports this norm."""

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
+from marginattack._deprecation import renamed
 from marginattack.attacks.attack import Attack
 from marginattack.core.box import Box
 from marginattack.core.budget import BudgetExhausted
@@ -23,6 +24,9 @@ from marginattack.core.problem import ClassConstraint, Problem, Step
 from marginattack.core.schedules import Constant, Cosine, Geometric, Schedule
 from marginattack.core.types import Labels, Points, Scalars
 from marginattack.errors import InputError
+
+_NAMES = {"Slide": "TangentProjection", "Shrink": "BallProjection", "ByNorm": "DefaultProjection"}
+__getattr__ = renamed(__name__, {old: f"{__name__}:{new}" for old, new in _NAMES.items()})
 
 PATIENCE = 10  # pairs of moves after which ``gain`` is tested
 SHORTEST = 8  # the fewest moves per followed class, and passes per ranked class

@@ -75,7 +75,9 @@ def clever(
         InputError: If an argument is out of range or does not suit the model.
 
     Example:
-        >>> clever(nn.Flatten(), torch.tensor([[0.9, 0.0]]), [0], "linf", radius=9.0).estimate
+        >>> import torch
+        >>> from marginattack.bounds import clever
+        >>> clever(torch.nn.Flatten(), torch.tensor([[0.9, 0.0]]), [0], "linf", radius=9.0).estimate
         tensor([0.4500], dtype=torch.float64)
     """
     norm = as_norm(norm)

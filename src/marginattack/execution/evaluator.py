@@ -32,10 +32,7 @@ class ModelEvaluator(Evaluator):
     search: tuple[str, Tolerance] | None = None
     inside_graph: bool = False  # passes are made as they come: all rows at once, none captured
 
-    def logits(self, images: Tensor) -> Logits:
-        return self.forward(images)
-
-    def forward(self, images: Tensor, *, repeated: bool = False) -> Logits:
+    def logits(self, images: Tensor, *, repeated: bool = False) -> Logits:
         """The logits in the precision of the images; ``repeated`` passes of a full batch are compiled."""
         if self.precision == "bf16":
             model, ready = self.copies.bf16, images.to(torch.bfloat16)
@@ -57,8 +54,8 @@ class ModelEvaluator(Evaluator):
             return self.query_batch(query, points, goals) if self.inside_graph else super().query(query, points, goals)
 
     def query_batch(self, query: Query, points: Points, goals: Goals) -> Answer:
-        forward = partial(self.forward, repeated=query.gradients and len(query.losses) == 1)
-        answer = partial(evaluate, forward, self.tolerance, query)
+        model = partial(self.logits, repeated=query.gradients and len(query.losses) == 1)
+        answer = partial(evaluate, model, self.tolerance, query)
         if self.inside_graph:
             return answer(points, goals)
         kind = (query, self.tolerance, self.precision)

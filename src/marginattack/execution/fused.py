@@ -15,7 +15,7 @@ def provide(name: str, x: Tensor, norm: Any) -> fusion.Kernel | None:
         return None
     if norm is None:
         return getattr(kernels, name, None)
-    return getattr(kernels.Kernels(norm is LINF), name, None) if norm in (L2, LINF) else None
+    return getattr(kernels.Kernels(norm == LINF), name, None) if norm in (L2, LINF) else None
 
 
 def available(x: Tensor) -> bool:

@@ -25,7 +25,7 @@ def compiled_logits(evaluator: ModelEvaluator, images: Tensor) -> list[Logits]:
         return []
     batch = pad_rows(images, full).to(evaluator.copies.classifier.device).requires_grad_()
     with torch.enable_grad(), evaluator.flags():
-        return [evaluator.forward(batch, repeated=True).detach()[: len(images)].cpu()]
+        return [evaluator.logits(batch, repeated=True).detach()[: len(images)].cpu()]
 
 
 def takes_channels_last(evaluator: ModelEvaluator, x: Tensor, logits: Logits) -> bool:

@@ -155,12 +155,7 @@ class Session:
         Raises:
             InputError: A logit is not finite; ``ids`` are the images' numbers for the message.
         """
-        logits = logits_in_batches(self.evaluator(), images)
-        strange = (~torch.isfinite(logits)).any(1)
-        if bool(strange.any()):
-            number = int((torch.arange(len(logits)) if ids is None else ids)[strange][0])
-            raise InputError(f"model returns NaN or infinite logits for images[{number}]: check its input scale")
-        return logits
+        return _require_finite(logits_in_batches(self.evaluator(), images), ids)
 
     def predict(self, images: Tensor) -> Labels:
         """The predicted class of each image."""
@@ -202,7 +197,7 @@ class Session:
         try:
             search = replace(exact, precision=self.execution.search)
             found = (logits_in_batches(search, images), *compiled_logits(search, images))
-            change = torch.cat([each - logits for each in found])
+            change = torch.cat([_require_finite(each) - logits for each in found])
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:  # a model may do anything in a precision that it was not made for
@@ -263,3 +258,11 @@ class Session:
         lo, hi = self.classifier.bounds_for(points)
         inside = ((points >= lo) & (points <= hi)).flatten(1).all(1)
         return inside & batch.reached(label), label
+
+
+def _require_finite(logits: Logits, ids: Tensor | None = None) -> Logits:
+    strange = (~torch.isfinite(logits)).any(1)
+    if bool(strange.any()):
+        number = int((torch.arange(len(logits)) if ids is None else ids)[strange][0])
+        raise InputError(f"model returns NaN or infinite logits for images[{number}]: check its input scale")
+    return logits

@@ -61,6 +61,7 @@ def _run(
             failed = _measure(job, folder, session.classifier.device, pool, progress)
             with progress("verifying", len(job.order) * len(job.parts)) as advance:
                 verified = pool.verify(advance)
+        session = session.configure(batch_size=folder.manifest["sessions"][-1]["batch"])
         folder.save_traces(_trace_parts(job, folder, session))
         after = [
             *_report_failed_shards(failed, folder), *_report_failed_rows(verified), *_report_mixed_hardware(folder),

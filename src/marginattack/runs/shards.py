@@ -1,7 +1,6 @@
 """Measuring one shard: what every engine does, in whichever process."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from marginattack.core.norms import NORMS
 from marginattack.execution.session import Session
-from marginattack.measuring import measure
+from marginattack.measuring import measure_samples
 from marginattack.runs.job import Job
 from marginattack.runs.lattice import search_lattice
 from marginattack.runs.verify import fingerprint, verify_shard
@@ -21,58 +20,59 @@ class ShardRunner:
 
     def __init__(self, job: Job, folder: RunFolder, session: Session) -> None:
         self.job, self.folder, self.session = job, folder, session
+        self._batch = session.batch_size  # as asked for; that of the session is smaller once memory has run out
         self._shard, self._samples = -1, None  # type: int, Any
 
     def measure(self, shard: int, part: Part, batch: int, progress: Callable[[int], None] | None = None) -> None:
         """Measure one part of a shard; ``progress`` is called with the number of samples done."""
+        self._resize(batch)
         if shard != self._shard:
             self._samples = None  # free the last shard before the next is read
             self._shard, self._samples = shard, self.job.samples(self.folder.shards[shard])
-        columns, images, counts = _measure(self.job, self._resize(batch), part, self._samples, progress)
+        columns, images, counts = self._measure(part, self._samples, progress)
         self.folder.commit(part, shard, columns, images, counts)
         if progress is not None:
             progress(len(self.folder.shards[shard]) - len(columns["id"]))  # those that --only-correct left out
 
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
-        """Verify a stored shard: the number of rows, and of those that fail."""
-        return verify_shard(self.folder, self._resize(batch), part, shard)
+        """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""
+        self._resize(batch)
+        return verify_shard(self.folder, self.session, part, shard)
 
-    def _resize(self, batch: int) -> Session:
-        """The session with this batch size; what it captured for one shard serves the next."""
-        if self.session.batch_size != batch:
-            self.session = self.session.configure(batch_size=batch)
-        return self.session
+    def _resize(self, batch: int) -> None:
+        """Use this batch size; the session, with what it captured for one shard, serves the next."""
+        if self._batch != batch:
+            self._batch, self.session = batch, self.session.configure(batch_size=batch)
 
-
-def _measure(
-    job: Job, session: Session, part: Part, samples: tuple[Tensor, Tensor, Tensor],
-    progress: Callable[[int], None] | None,
-) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, int]]:  # fmt: skip
-    """The columns and images of a shard, and how many of its samples were seen and classified correctly ("right")."""
-    settings, norm, (ids, x, y) = job.settings, NORMS[part.norm], samples
-    batch, correct = session.validate(x, y, ids=ids), None
-    seen = len(batch)
-    if settings.only_correct or settings.target is not None:
-        logits = session.logits(batch.images, batch.ids)
-        correct = logits.argmax(1) == batch.labels
-        if settings.only_correct:
-            batch, logits = batch.select(correct), logits[correct]
-        batch = replace(batch, targets=job.choose_targets(batch.ids, batch.labels, logits))
-    if len(batch) == 0:
-        return *_empty_shard(batch.images, settings.lattice), {"seen": seen, "right": 0}
-    margins = measure(
-        session, batch.images, batch.labels, norm, attack=job.attacks[part.attack], budget=settings.budget,
-        targets=batch.targets, seed=settings.seed, ids=batch.ids, batch=session.batch_size, progress=progress,
-    )  # fmt: skip
-    columns: dict[str, Any] = {name: getattr(margins, name) for name in margins.columns() if name != "adversarial"}
-    columns |= {"id": batch.ids, "input": [fingerprint(image) for image in batch.images]}
-    columns["target"] = torch.full_like(batch.labels, -1) if batch.targets is None else batch.targets
-    images = {"original": batch.images, "adversarial": margins.adversarial}
-    if settings.lattice:
-        found = search_lattice(session, batch, margins.adversarial, norm)
-        images["adversarial_255"], columns["distance_255"] = found
-    correct = margins.prediction == margins.label if correct is None else correct
-    return columns, images, {"seen": seen, "right": int(correct.sum())}
+    def _measure(
+        self, part: Part, samples: tuple[Tensor, Tensor, Tensor], progress: Callable[[int], None] | None
+    ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, int]]:
+        """The columns and images of a shard; how many of its samples were seen and classified correctly ("right")."""
+        job, settings, norm, (ids, x, y) = self.job, self.job.settings, NORMS[part.norm], samples
+        batch, correct = self.session.validate(x, y, ids=ids), None
+        seen = len(batch)
+        if settings.only_correct or settings.target is not None:
+            logits = self.session.logits(batch.images, batch.ids)
+            correct = logits.argmax(1) == batch.labels
+            if settings.only_correct:
+                batch, logits = batch.select(correct), logits[correct]
+            if len(batch) == 0:
+                return *_empty_shard(batch.images, settings.lattice), {"seen": seen, "right": 0}
+            targets = job.choose_targets(batch.ids, batch.labels, logits)
+            batch = self.session.validate(batch.images, batch.labels, targets, batch.ids)
+        margins, self.session = measure_samples(
+            self.session, batch, norm, job.attacks[part.attack], batch=self.session.batch_size,
+            budget=settings.budget, seed=settings.seed, progress=progress,
+        )  # fmt: skip
+        columns: dict[str, Any] = {name: getattr(margins, name) for name in margins.columns() if name != "adversarial"}
+        columns |= {"id": batch.ids, "input": [fingerprint(image) for image in batch.images]}
+        columns["target"] = torch.full_like(batch.labels, -1) if batch.targets is None else batch.targets
+        images = {"original": batch.images, "adversarial": margins.adversarial}
+        if settings.lattice:
+            found = search_lattice(self.session, batch, margins.adversarial, norm)
+            images["adversarial_255"], columns["distance_255"] = found
+        correct = margins.prediction == margins.label if correct is None else correct
+        return columns, images, {"seen": seen, "right": int(correct.sum())}
 
 
 def _empty_shard(x: Tensor, lattice: int | None) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -33,7 +33,7 @@ def check_results(columns: Columns) -> list[Finding]:
         The findings, the most important first; empty if there is none.
 
     Example:
-        >>> for finding in check_results(store.columns()):
+        >>> for finding in check_results(RunFolder("run").all_columns()):  # doctest: +SKIP
         ...     print(finding.line())
     """
     columns = {name: np.asarray(column) for name, column in columns.items()}

@@ -48,7 +48,7 @@ def preflight(
         InputError: There is no image, or not one label per image.
 
     Example:
-        >>> for finding in preflight(model, images, labels, expect_accuracy=0.99):
+        >>> for finding in preflight(model, images, labels, expect_accuracy=0.99):  # doctest: +SKIP
         ...     print(finding.line())
     """
     x, y = torch.as_tensor(images)[:MAX_IMAGES], torch.as_tensor(labels)[:MAX_IMAGES].long()

@@ -75,8 +75,9 @@ class Race(Attack):
     curved: Profile = CURVED
 
     def __post_init__(self) -> None:
-        if self.passes < 1 or self.candidates < 0:
-            raise InputError(f"{self}: passes must be at least 1, candidates at least 0")
+        for name, least in (("passes", 1), ("candidates", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}: it must be at least {least}")
 
     def __call__(self, problem: Problem) -> None:
         passes = min(problem.budget.remaining, self.most) if problem.budget.limited else self.passes
