@@ -85,14 +85,6 @@ def test_file_of_format_2_loads_under_the_present_names() -> None:
     assert margins.adversarial.shape == (3, 1, 28, 28)
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"no Parquet", "is damaged"), (None, "does not exist")])
-def test_load_rejects_what_is_not_a_margins_file(tmp_path: Path, content: bytes | None, message: str) -> None:
-    if content:
-        (tmp_path / "m.parquet").write_bytes(content)
-    with pytest.raises(ma.InputError, match=rf"{message}.*: give a file that Margins.save wrote"):
-        ma.Margins.load(tmp_path / "m.parquet")
-
-
 def test_examples_in_docstrings() -> None:
     assert doctest.testmod(module).failed == 0
 

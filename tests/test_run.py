@@ -210,6 +210,7 @@ BAD = {
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --set attack.pgd.steps=3": "settings are given for the",
     "measure --model zoo:mnist-cnn --data samples:mnist --out full/of.txt": "full/of.txt is a file: give a folder",
     "measure --model zoo:mnist-cnn --data samples:mnist --out full": "full holds other files (of.txt, …)",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --device cpu --compiled": "compiled=True needs a GPU",
     "report nowhere --text": "nowhere is not a run folder: it has no manifest.json",
     "compare full": "compare needs at least two runs",
     "diagnose --model zoo:mnist-cnn": "no data given: pass --data",

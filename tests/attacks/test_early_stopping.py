@@ -4,19 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from models import Function, inputs, smooth
-from problems import pose
+from models import Function
+from problems import pose, small
 from torch import Tensor
 
 import marginattack as ma
 from marginattack.core.schedules import Power
 
 PLAIN = ma.MarginAttack(follow=0, scans=0, moves=220, closing=20, rescue=0, radius=0.1, beta=Power(0.5))
-
-
-def small(budget: int | None = None) -> ma.Problem:
-    model = smooth(d=6)
-    return pose(model, *inputs(model, (6,)), budget=budget)
 
 
 def test_samples_stop_when_ten_pairs_gained_nothing() -> None:
