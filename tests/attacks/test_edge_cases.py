@@ -103,8 +103,7 @@ def test_clever_enables_gradients(mode: type[torch.no_grad]) -> None:
 
     model = smooth()
     images, labels = inputs(model)
-    settings = {"radius": 0.5, "batches": 5, "samples": 4}
-    plain = clever(model, images[:3], labels[:3], "l2", **settings).estimate  # type: ignore[arg-type]
+    plain = clever(model, images[:3], labels[:3], "l2", radius=0.5, batches=5, samples=4).estimate
     with mode():
-        again = clever(model, images[:3], labels[:3], "l2", **settings).estimate  # type: ignore[arg-type]
+        again = clever(model, images[:3], labels[:3], "l2", radius=0.5, batches=5, samples=4).estimate
     torch.testing.assert_close(again, plain)

@@ -167,9 +167,11 @@ def test_one_pixel_changes_at_most_k_pixels_inside_the_box(pixels: int) -> None:
     x = torch.rand(5, 2, 4, 4, generator=generator) * 4 - 1
     y = model(x).argmax(1)
     seen: list[Tensor] = []
-    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
     with validated(ma.Classifier(model, bounds=(-1.0, 3.0)), x, y, (y + 1) % 3) as (session, batch):
-        session.problem(batch, ma.L0).solve(OnePixel(pixels=pixels, population=40, generations=3))
+        problem = session.problem(batch, ma.L0)
+        model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
+        problem.solve(OnePixel(pixels=pixels, population=40, generations=3))
+    assert seen
     for points in seen:
         sample = int((points.flatten(1).median(0).values - x.flatten(1)).abs().sum(1).argmin())
         assert int((points != x[sample]).any(1).flatten(1).sum(1).max()) <= pixels
