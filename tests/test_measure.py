@@ -43,12 +43,12 @@ def test_draws_belong_to_the_sample_whatever_the_batch(norm: str) -> None:
 
 
 def test_in_float32_batches_agree_to_a_thousandth_on_average(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
-    images, labels = (part[:10] for part in digits)
+    images, labels = (part[:6] for part in digits)
     attack = ma.MarginAttack(moves=32, closing=8, follow=1, restarts=2, radius=0.1, candidates=3)
-    one, seven, together = (
-        ma.measure(network, images, labels, "linf", attack=attack, batch=batch).distance for batch in (1, 7, 10)
+    one, four, together = (
+        ma.measure(network, images, labels, "linf", attack=attack, batch=batch).distance for batch in (1, 4, 6)
     )
-    for other in (one, seven):
+    for other in (one, four):
         assert (other / together - 1).abs().mean() <= 1e-3
 
 

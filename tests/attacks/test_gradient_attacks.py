@@ -19,12 +19,18 @@ from marginattack.attacks.pgd import PGD, random_point, steepest_step
 from marginattack.attacks.search import Search
 from marginattack.core import losses
 from marginattack.core.norms import as_norm
+from marginattack.sources.data import samples
 
 Digits = tuple[Tensor, Tensor]
 FIXED_RADIUS: list[Attack] = [
     PGD(steps=8, step=0.2), BIM(steps=8), LogitDifferenceAttack(steps=8, step=0.2, candidates=3),
     DAA(steps=8, step=0.2, particles=3), DAA(steps=8, step=0.2, particles=3, flow=DGF()),
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def digits() -> Digits:
+    return samples("mnist", 20)
 
 
 class Seen(nn.Module):
@@ -49,7 +55,7 @@ def test_fgsm_on_two_linear_classes_finds_the_margin(norm: str, boxed: bool) -> 
 
 
 def test_search_does_not_depend_on_the_scale_of_the_box(network: nn.Module, digits: Digits) -> None:
-    x, y = digits[0][:4].double(), digits[1][:4]
+    x, y = digits[0][:2].double(), digits[1][:2]
     small = ma.measure(network.double(), x, y, "l2", attack=Search(levels=5))
     scaled = nn.Sequential(_Scaled(255.0), network)
     large = ma.measure(scaled, 255 * x, y, "l2", attack=Search(levels=5), bounds=(0.0, 255.0))
