@@ -204,7 +204,7 @@ BAD = {
     "measure --model zoo:mnist-cnn --data samples:mnist": "no run folder given: pass --out RUN",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --unit 7": "--unit is 7: choose 1 or 255",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --attack deepfool --norm l0": "DeepFool supports",
-    "measure --model zoo:mnist-cnn --data samples:mnist --out x --target nobody.txt": "--target nobody.txt is neither",
+    "measure --model zoo:mnist-cnn --data samples:mnist --out x --target absent.txt": "--target absent.txt is neither",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size big": "--image-size 'big' is",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --image-size 20": "samples:mnist: --image-size 20",
     "measure --model zoo:mnist-cnn --data samples:mnist --out x --set attack.pgd.steps=3": "settings are given for the",

@@ -30,10 +30,10 @@ class OnlyPixel(nn.Module):
 
     def __init__(self, row: int, column: int) -> None:
         super().__init__()
-        self.place = (row, column)
+        self.pixel = (row, column)
 
     def forward(self, x: Tensor) -> Tensor:
-        bright = x[:, :, self.place[0], self.place[1]].amin(1) - 0.7
+        bright = x[:, :, self.pixel[0], self.pixel[1]].amin(1) - 0.7
         return torch.stack([-bright, bright], dim=1)
 
 

@@ -87,7 +87,7 @@ def test_a_convolution_whose_output_is_written_to_is_kept() -> None:
     assert fold(Clipped().eval(), IMAGES) is None
 
 
-def test_statistics_of_the_batch_are_not_fold() -> None:
+def test_statistics_of_the_batch_are_not_folded() -> None:
     assert fold(trained(tracked=False), IMAGES) is None
 
 
