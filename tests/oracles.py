@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Classifiers whose margins are known, to test attacks with.
-=======
 """Classifiers whose margins are known: references for every attack.
->>>>>>> docs2
 
 Each oracle is a model, inputs, labels, a box, and the exact distance of every input for a norm, found by means other
 than the package's: bisection on the size of the ball, closed forms, mixed-integer programming.
@@ -33,7 +29,7 @@ class Oracle:
     exact: Callable[[str], Array]
 
 
-def bisected(reach: Callable[[Array], Array], need: Array, top: float) -> Array:
+def bisect(reach: Callable[[Array], Array], need: Array, top: float) -> Array:
     """The least ρ with reach(ρ) ≥ need, for a growing reach; infinity where even ``top`` is too little."""
     low, high = np.zeros_like(need), np.full_like(need, top)
     for _ in range(200):
@@ -47,13 +43,13 @@ def half_space(norm: str, g: Array, room: Array, need: Array) -> Array:
     """The distance to gᵀδ = −need when coordinate i can move by room i against the sign of g, row by row."""
     w = np.abs(g)
     if norm == "linf":
-        return bisected(lambda rho: (w * np.minimum(rho[:, None], room)).sum(1), need, 1e3)
+        return bisect(lambda rho: (w * np.minimum(rho[:, None], room)).sum(1), need, 1e3)
     if norm == "l1":
         order = np.argsort(-w, axis=1)
         w, room = np.take_along_axis(w, order, 1), np.take_along_axis(room, order, 1)
         before = np.cumsum(room, axis=1) - room
-        return bisected(lambda rho: (w * np.clip(rho[:, None] - before, 0, room)).sum(1), need, 1e4)
-    level = bisected(lambda rho: (w * np.minimum(rho[:, None] * w, room)).sum(1), need, 1e6)
+        return bisect(lambda rho: (w * np.clip(rho[:, None] - before, 0, room)).sum(1), need, 1e4)
+    level = bisect(lambda rho: (w * np.minimum(rho[:, None] * w, room)).sum(1), need, 1e6)
     with np.errstate(invalid="ignore"):
         size = np.sqrt((np.minimum(level[:, None] * w, room) ** 2).sum(1))
     return np.where(np.isfinite(level), size, np.inf)
@@ -121,11 +117,9 @@ def sphere(seed: int, *, inside: bool, n: int = 50, d: int = 12) -> Oracle:
             largest = size.max(1)
             return np.sqrt(radius**2 - square + largest**2) - largest
         if norm == "linf":  # Σ max(|v| − ρ, 0)² = R²
-            return bisected(
-                lambda rho: -(np.maximum(size - rho[:, None], 0) ** 2).sum(1), np.full(n, -(radius**2)), 10.0
-            )
+            return bisect(lambda rho: -(np.maximum(size - rho[:, None], 0) ** 2).sum(1), np.full(n, -(radius**2)), 10.0)
         # l1: the largest coordinates come down to a common level τ with Σ min(|v|, τ)² = R²
-        level = bisected(lambda tau: (np.minimum(size, tau[:, None]) ** 2).sum(1), np.full(n, radius**2), 10.0)
+        level = bisect(lambda tau: (np.minimum(size, tau[:, None]) ** 2).sum(1), np.full(n, radius**2), 10.0)
         return np.maximum(size - level[:, None], 0).sum(1)
 
     labels = torch.full((n,), 0 if inside else 1)

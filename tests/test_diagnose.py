@@ -206,15 +206,12 @@ def test_margins_in_several_norms_must_be_in_order() -> None:
 
 def columns_of(margins: ma.Margins, attack: str) -> dict[str, Any]:
     n = len(margins)
-    names = ("label", "prediction", "adversarial_label", "distance", "success", "rejected", "forwards", "backwards")
-    columns = {name: getattr(margins, name).numpy() for name in names}
-    if hasattr(margins, "distance_at_90pct"):
-        columns["distance_at_90pct"] = margins.distance_at_90pct.numpy()
+    columns = {name: value.numpy() for name, value in vars(margins).items() if isinstance(value, Tensor)}
     return columns | {"id": np.arange(n), "attack": np.full(n, attack), "norm": np.full(n, margins.norm)}
 
 
 def test_a_real_run_has_no_findings_and_one_cut_short_has(digits: tuple[Tensor, Tensor]) -> None:
-    x, y = digits[0][:6], digits[1][:6]
+    x, y = digits[0][:4], digits[1][:4]
     good = [columns_of(ma.measure(network(), x, y, norm), "marginattack") for norm in ("linf", "l2", "l1")]
     assert codes(concatenate(*good)) == []
     short = columns_of(ma.measure(network(), x, y, "l2", budget=8, attack="marginattack"), "marginattack")
@@ -234,7 +231,7 @@ def run_probe(model: nn.Module, norm: str, n: int = 6, *, seed: int = 0, **how: 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_probe_finds_nothing_on_the_network(norm: str) -> None:
-    assert run_probe(network(), norm) is None
+    assert run_probe(network(), norm, n=4, budget=200) is None
 
 
 @pytest.mark.parametrize("name", MASKED)

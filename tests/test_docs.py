@@ -80,21 +80,6 @@ def test_readme_shows_the_recorded_comparison() -> None:
         assert shown in readme, shown
 
 
-def test_the_attack_in_add_an_attack_md_works() -> None:
-    code = re.search(r"```python\n(.+?)```", (ROOT / "docs/add-an-attack.md").read_text(), flags=re.DOTALL)
-    assert code
-    scope: dict[str, object] = {"__name__": "docs"}
-    exec(code.group(1), scope)  # the code exactly as it is in the page
-    rays = scope["Rays"]
-    assert isinstance(rays, type)
-    from marginattack.sources.data import samples
-    from marginattack.sources.networks import zoo
-
-    found = ma.measure(zoo("mnist-cnn"), *samples("mnist", 5), "linf", attack=rays())
-    assert bool(found.success.any())
-    assert int(found.forwards.max()) <= 100
-
-
 def test_pages_made_from_records_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     pages = importlib.import_module("pages")

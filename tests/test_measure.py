@@ -30,14 +30,16 @@ def test_draws_belong_to_the_sample_whatever_the_batch(norm: str) -> None:
     model = smooth()
     images, labels = inputs(model, n=10)
 
-    def distance(batch: int, batch_size: int) -> Tensor:
+    def measure(batch: int, batch_size: int) -> ma.Margins:
         classifier = ma.Classifier(model, batch_size=batch_size)
-        return ma.measure(classifier, images, labels, norm, attack=RANDOM, batch=batch).distance
+        return ma.measure(classifier, images, labels, norm, attack=RANDOM, batch=batch)
 
-    together = distance(10, 10)
-    assert torch.isfinite(together).all()
+    together = measure(10, 10)
+    assert together.success.all()
     for batch, batch_size in [(1, 10), (7, 10), (10, 3), (7, 1)]:
-        torch.testing.assert_close(distance(batch, batch_size), together, rtol=1e-6, atol=0)
+        other = measure(batch, batch_size)
+        torch.testing.assert_close(other.distance, together.distance, rtol=1e-6, atol=0)
+        assert other.forwards.equal(together.forwards)
 
 
 @pytest.mark.parametrize("norm", NORMS)

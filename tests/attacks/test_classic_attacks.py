@@ -18,8 +18,6 @@ from marginattack.attacks.deepfool import DeepFool
 from marginattack.attacks.lbfgs import LBFGS
 
 Digits = tuple[Tensor, Tensor]
-SHORT = CarliniWagner(searches=3, steps=40, rate=0.2, initial=1.0)
-NATIVE: list[Attack] = [DeepFool(), SHORT, LBFGS(growths=5, bisections=2, steps=10)]
 UNBOUNDED = (-torch.inf, torch.inf)
 
 
@@ -35,13 +33,6 @@ def excess(attack: Attack, oracle: Oracle, norm: str, bounds: tuple[float, float
 def test_deepfool_solves_a_linear_model_up_to_its_overshoot(norm: str, classes: int) -> None:
     share = excess(DeepFool(overshoot=0.05), linear(0, n=40, classes=classes, boxed=False, dtype=torch.float64), norm)
     np.testing.assert_allclose(share, 0.05, rtol=1e-6)
-
-
-@pytest.mark.parametrize("norm", ["l2", "linf"])
-def test_deepfool_in_an_active_box(norm: str) -> None:
-    share = excess(DeepFool(), linear(1, n=40, boxed=True, dtype=torch.float64), norm)
-    assert np.quantile(share, 0.9) < 0.02
-    assert share.max() < 0.15  # the nearest class without the box may not be the nearest in it
 
 
 def test_deepfool_stops_at_a_concave_boundary_and_overshoots_a_convex_one() -> None:
@@ -60,19 +51,11 @@ def test_deepfool_skips_a_class_without_a_gradient() -> None:
     assert m.distance.item() == pytest.approx(0.51, rel=1e-5)
 
 
-@pytest.mark.parametrize("bounds", [UNBOUNDED, None])
-def test_carlini_wagner_solves_a_linear_model(bounds: tuple[float, float] | None) -> None:
-    oracle = linear(1, n=40, boxed=bounds is None, dtype=torch.float64)
-    share = excess(CarliniWagner(searches=7, steps=200, rate=0.03, initial=0.1), oracle, "l2", bounds)
+def test_carlini_wagner_solves_a_linear_model_without_bounds() -> None:
+    oracle = linear(1, n=40, boxed=False, dtype=torch.float64)
+    share = excess(CarliniWagner(searches=7, steps=200, rate=0.03, initial=0.1), oracle, "l2", UNBOUNDED)
     assert np.median(share) < 0.02
     assert np.quantile(share, 0.9) < 0.08
-
-
-@pytest.mark.parametrize("inside", [True, False])
-def test_carlini_wagner_on_a_sphere(inside: bool) -> None:
-    share = excess(CarliniWagner(searches=6, steps=150, rate=0.03, initial=0.1), sphere(0, inside=inside), "l2")
-    assert np.median(share) < 0.03
-    assert share.max() < 0.1
 
 
 def test_carlini_wagner_works_in_units_of_the_box() -> None:
@@ -88,7 +71,7 @@ def test_carlini_wagner_works_in_units_of_the_box() -> None:
 
 
 def test_carlini_wagner_for_linf_beats_that_for_l2_in_linf(network: nn.Module, digits: Digits) -> None:
-    x, y = digits[0][:4], digits[1][:4]
+    x, y = digits[0][:2], digits[1][:2]
     attack = CarliniWagner(searches=5, steps=100, rate=0.05)
     linf = ma.measure(network, x, y, "linf", attack=attack)
     l2 = ma.measure(network, x, y, "l2", attack=attack)
@@ -99,14 +82,14 @@ def test_carlini_wagner_for_linf_beats_that_for_l2_in_linf(network: nn.Module, d
 
 def test_early_abort_saves_passes_and_hardly_changes_the_result() -> None:
     oracle = linear(3, n=40, boxed=True, dtype=torch.float64)
-    attack = CarliniWagner(searches=6, steps=200, rate=0.03)
+    attack = CarliniWagner(searches=4, steps=200, rate=0.03)
     full, short = (
         ma.measure(oracle.model, oracle.images, oracle.labels, "l2", attack=a)
         for a in (replace(attack, abort=False), attack)
     )
     assert short.forwards.sum() < 0.95 * full.forwards.sum()
     assert float((short.distance / full.distance).median()) < 1.01
-    assert int(full.forwards.min()) == 6 * 200
+    assert int(full.forwards.min()) == 4 * 200
 
 
 @pytest.mark.parametrize("boxed", [True, False])
@@ -116,28 +99,6 @@ def test_lbfgs_solves_a_linear_model(boxed: bool) -> None:
     assert np.median(excess(LBFGS(), linear(4, n=20, boxed=boxed, dtype=torch.float64), "l2")) < 0.005
 
 
-def test_lbfgs_on_a_sphere() -> None:
-    assert excess(LBFGS(), sphere(0, inside=False, n=20), "l2").max() < 0.005
-    assert np.median(excess(LBFGS(), sphere(0, inside=True, n=20), "l2")) < 0.05
-
-
-@pytest.mark.parametrize("attack", NATIVE, ids=lambda a: type(a).__name__)
-def test_targets_are_reached(attack: Attack, network: nn.Module, digits: Digits) -> None:
-    x, y = digits[0][:4], digits[1][:4]
-    m = ma.measure(network, x, y, "l2", attack=attack, targets=(y + 1) % 10)
-    assert bool(m.success.all())
-    assert m.adversarial_label.tolist() == ((y + 1) % 10).tolist()
-
-
-@pytest.mark.parametrize("attack", NATIVE, ids=lambda a: type(a).__name__)
-def test_results_do_not_depend_on_the_batch(attack: Attack) -> None:
-    oracle = linear(5, n=9, boxed=True, dtype=torch.float64)
-    together, apart = (
-        ma.measure(oracle.model, oracle.images, oracle.labels, "l2", attack=attack, batch=b) for b in (9, 2)
-    )
-    torch.testing.assert_close(together.distance, apart.distance, rtol=1e-9, atol=0)
-
-
 def test_boundary_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "foolbox", None)
     oracle = linear(7, n=2, boxed=True, dtype=torch.float64)
@@ -145,44 +106,28 @@ def test_boundary_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
         ma.measure(oracle.model, oracle.images, oracle.labels, "l2", attack=Boundary())
 
 
-def test_boundary_needs_finite_bounds() -> None:
-    oracle = linear(7, n=2, boxed=False, dtype=torch.float64)
-    with pytest.raises(ma.InputError, match="finite bounds"):
-        ma.measure(oracle.model, oracle.images, oracle.labels, "l2", attack=Boundary(), bounds=UNBOUNDED)
-
-
-def test_boundary_moves_nearer_in_any_batch_and_restores_the_generator() -> None:
+def test_boundary_moves_nearer_and_restores_the_generator() -> None:
     pytest.importorskip("foolbox")
     oracle = linear(8, n=3, d=8, boxed=True, dtype=torch.float64)
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
     runs = [
-        ma.measure(
-            oracle.model, oracle.images, oracle.labels, "l2", attack=Boundary(steps=steps), batch=batch, seed=seed
-        )
-        for steps, batch, seed in ((200, 3, 0), (200, 2, 0), (200, 3, 1), (5, 3, 0))
+        ma.measure(oracle.model, oracle.images, oracle.labels, "l2", attack=Boundary(steps=steps)) for steps in (200, 5)
     ]
     assert torch.equal(torch.rand(1), expected)
-    assert torch.equal(runs[0].distance, runs[1].distance)
-    assert not torch.equal(runs[0].distance, runs[2].distance)
-    assert bool((runs[0].distance < runs[3].distance).all())
+    assert bool((runs[0].distance < runs[1].distance).all())
 
 
-def test_boundary_respects_targets_budgets_and_bounds_per_coordinate() -> None:
+def test_boundary_respects_bounds_per_coordinate() -> None:
     pytest.importorskip("foolbox")
     oracle = linear(9, n=3, d=8, classes=3, boxed=True, dtype=torch.float64)
-    targets = (oracle.labels + 1) % 3
     lo, hi = torch.linspace(-0.5, 0, 8), torch.linspace(1, 3, 8)
     m = ma.measure(
-        oracle.model, oracle.images, oracle.labels, "l2", attack=Boundary(steps=100), targets=targets, bounds=(lo, hi),
-        budget=90,
-    )  # fmt: skip
+        oracle.model, oracle.images, oracle.labels, "l2", attack=Boundary(steps=100), bounds=(lo, hi), budget=90
+    )
     assert bool(m.success.any())
-    assert torch.equal(m.adversarial_label[m.success], targets[m.success])
     assert bool(((m.adversarial >= lo) & (m.adversarial <= hi)).all())
-    assert int(m.forwards.max()) <= 90
-    assert int(m.backwards.max()) == 0
 
 
 def test_boundary_without_a_start_finds_nothing() -> None:

@@ -152,6 +152,8 @@ def check(of: Case, m: ma.Margins, norm: str, targets: Tensor | None = None) -> 
         label = of.model(m.adversarial).argmax(1)
     reached = label != of.labels if targets is None else label == targets
     assert bool(reached[m.success].all())
+    assert torch.equal(m.label, of.labels)
+    assert m.settings["targeted"] is (targets is not None)
     assert torch.equal(label[m.success], m.adversarial_label[m.success])
     assert float(m.adversarial.min()) >= of.bounds[0]
     assert float(m.adversarial.max()) <= of.bounds[1]
@@ -303,6 +305,7 @@ def test_misclassified_inputs_cost_nothing(name: str, norm: str, targeted: bool)
         assert m.distance[:2].tolist() == [0, 0]
         assert m.forwards[:2].tolist() == m.backwards[:2].tolist() == [0, 0]
         assert torch.equal(m.adversarial[:2], of.images[:2])
+        assert torch.equal(m.adversarial_label[:2], m.prediction[:2])
     assert bool((mixed.forwards[2:] > 0).all())
 
 
@@ -313,9 +316,11 @@ def test_a_constant_model_is_not_crossed(name: str, norm: str, dtype: torch.dtyp
     with torch.no_grad():
         model.weight.zero_()
         model.bias.copy_(torch.tensor([0.0, margin, 0.0]))
-    m = Case(model, torch.full((2, D), 0.4, dtype=dtype), torch.tensor([1, 1]), (0.0, 1.0)).measure(name, norm)
+    images = torch.full((2, D), 0.4, dtype=dtype)
+    m = Case(model, images, torch.tensor([1, 1]), (0.0, 1.0)).measure(name, norm)
     assert m.distance.tolist() == [torch.inf, torch.inf]
-    assert not bool(m.success.any())
+    assert not bool((m.success | m.rejected).any())
+    assert torch.equal(m.adversarial, images)
     assert m.adversarial_label.tolist() == [1, 1]
 
 
@@ -343,18 +348,3 @@ def test_two_classes(name: str, norm: str, single: bool) -> None:
     towards = of.measure(name, norm, targets=1 - of.labels)
     assert bool(towards.success.all())
     check(of, towards, norm, 1 - of.labels)
-
-
-def test_a_model_with_one_class_raises() -> None:
-    of = case(classes=1)
-    with pytest.raises(ma.InputError, match="TwoClass"):
-        of.measure("fgsm", "l2")
-
-
-@each
-def test_a_batch_of_one(name: str, norm: str) -> None:
-    of = case(n=1)
-    m = of.measure(name, norm)
-    assert m.distance.shape == (1,)
-    assert bool(m.success.all())
-    check(of, m, norm)

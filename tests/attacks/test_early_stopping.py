@@ -4,19 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from models import Function, inputs, smooth
-from problems import pose
+from models import Function
+from problems import pose, small
 from torch import Tensor
 
 import marginattack as ma
 from marginattack.core.schedules import Power
 
 PLAIN = ma.MarginAttack(follow=0, scans=0, moves=220, closing=20, rescue=0, radius=0.1, beta=Power(0.5))
-
-
-def small(budget: int | None = None) -> ma.Problem:
-    model = smooth(d=6)
-    return pose(model, *inputs(model, (6,)), budget=budget)
 
 
 def test_samples_stop_when_ten_pairs_gained_nothing() -> None:
@@ -32,7 +27,7 @@ def test_samples_stop_when_ten_pairs_gained_nothing() -> None:
 
 
 def test_other_samples_continue_when_one_has_spent_its_budget() -> None:
-    """The second sample never crosses and pays for every move; the first has budget left for all ten starts."""
+    """The second sample never crosses and is charged for every move; the first has budget left for all ten starts."""
     model = Function(lambda x: torch.stack([0.5 - x[:, 0] + 10 * (x[:, 1] > 0.9), torch.zeros_like(x[:, 0])], 1))
     points, labels = torch.tensor([[0.2, 0.5], [0.2, 1.0]], dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
     problem = pose(model, points, labels, budget=1000)

@@ -6,7 +6,7 @@ from models import inputs, smooth
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.attacks import FGSM, Search
+from marginattack.attacks import FGSM, Boundary, OnePixel, Search
 
 
 class Masked(nn.Module):
@@ -65,12 +65,12 @@ def test_an_attack_may_be_named() -> None:
         ma.measure(model, images, labels, attack="deepfoul")
 
 
-@pytest.mark.parametrize("attack", [FGSM(), Search()], ids=["fgsm", "search"])
+@pytest.mark.parametrize("attack", [FGSM(), Search(), OnePixel(), Boundary()], ids=lambda attack: type(attack).__name__)
 def test_attacks_that_need_finite_bounds_say_so(attack: ma.attacks.Attack) -> None:
     model = smooth()
     images, labels = inputs(model)
     with pytest.raises(ma.InputError, match="needs finite bounds"):
-        ma.measure(model, images, labels, attack=attack, bounds=(-torch.inf, torch.inf))
+        ma.measure(model, images, labels, attack.norms[-1], attack=attack, bounds=(-torch.inf, torch.inf))
 
 
 @pytest.mark.parametrize("setting", [{"moves": 0}, {"restarts": 0}, {"candidates": 0}, {"closing": -1}, {"rescue": -1}])

@@ -19,13 +19,18 @@ from marginattack.attacks.pgd import PGD, random_point, steepest_step
 from marginattack.attacks.search import Search
 from marginattack.core import losses
 from marginattack.core.norms import as_norm
+from marginattack.sources.data import samples
 
 Digits = tuple[Tensor, Tensor]
 FIXED_RADIUS: list[Attack] = [
     PGD(steps=8, step=0.2), BIM(steps=8), LogitDifferenceAttack(steps=8, step=0.2, candidates=3),
     DAA(steps=8, step=0.2, particles=3), DAA(steps=8, step=0.2, particles=3, flow=DGF()),
 ]  # fmt: skip
-ALL = [*FIXED_RADIUS, FGSM(), Search(levels=4)]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Digits:
+    return samples("mnist", 20)
 
 
 class Seen(nn.Module):
@@ -49,17 +54,8 @@ def test_fgsm_on_two_linear_classes_finds_the_margin(norm: str, boxed: bool) -> 
     np.testing.assert_allclose(m.distance, oracle.exact(norm), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("norm", "tolerance"), [("l1", 0.02), ("l2", 0.02), ("linf", 0.01)])
-def test_search_on_a_linear_model_finds_the_margin(norm: str, tolerance: float) -> None:
-    oracle = oracles.linear(2, boxed=True, dtype=torch.float64)
-    m = ma.measure(oracle.model, oracle.images, oracle.labels, norm, attack=Search(), bounds=oracle.bounds)
-    ratio = m.distance.numpy() / oracle.exact(norm)
-    assert ratio.min() > 1 - 1e-9
-    assert np.median(ratio) < 1 + tolerance
-
-
 def test_search_does_not_depend_on_the_scale_of_the_box(network: nn.Module, digits: Digits) -> None:
-    x, y = digits[0][:4].double(), digits[1][:4]
+    x, y = digits[0][:2].double(), digits[1][:2]
     small = ma.measure(network.double(), x, y, "l2", attack=Search(levels=5))
     scaled = nn.Sequential(_Scaled(255.0), network)
     large = ma.measure(scaled, 255 * x, y, "l2", attack=Search(levels=5), bounds=(0.0, 255.0))
@@ -113,35 +109,6 @@ def test_restarts_differ_and_help(network: nn.Module, digits: Digits) -> None:
         for r in (1, 4)
     ]
     assert (rates[0] <= rates[1]).all()
-
-
-@pytest.mark.parametrize("attack", ALL, ids=repr)
-def test_same_seed_same_result_in_any_batch(network: nn.Module, digits: Digits, attack: Attack) -> None:
-    x, y = digits[0][:6].double(), digits[1][:6]
-    network.double()
-    full, again, parts = (ma.measure(network, x, y, "linf", attack=attack, batch=b, seed=3) for b in (6, 6, 4))
-    network.float()
-    assert torch.equal(full.distance, again.distance)
-    torch.testing.assert_close(full.distance, parts.distance, rtol=1e-9, atol=0)
-    assert torch.equal(full.forwards, parts.forwards)
-
-
-@pytest.mark.parametrize("attack", ALL, ids=repr)
-@pytest.mark.parametrize("budget", [1, 7, 20])
-def test_budget_is_never_exceeded(network: nn.Module, digits: Digits, attack: Attack, budget: int) -> None:
-    m = ma.measure(network, digits[0][:4], digits[1][:4], "linf", attack=attack, budget=budget)
-    assert (m.forwards + m.backwards).max() <= budget
-
-
-@pytest.mark.parametrize(
-    "attack", [FGSM(loss=losses.MARGIN), Search(), PGD(eps=0.4), LogitDifferenceAttack(eps=0.4)], ids=repr
-)
-def test_targets_are_reached(network: nn.Module, digits: Digits, attack: Attack) -> None:
-    x, y = digits[0][:10], digits[1][:10]
-    targets = (y + 1) % 10
-    m = ma.measure(network, x, y, "linf", attack=attack, targets=targets)
-    assert m.success.any()
-    assert torch.equal(m.adversarial_label[m.success], targets[m.success])
 
 
 def test_stop_saves_passes_and_keeps_every_success(network: nn.Module, digits: Digits) -> None:

@@ -320,18 +320,6 @@ def test_the_iterates_converge_as_theorem_1_promises(inside: bool) -> None:
     assert (error[-1].norm(dim=1) < 1e-2).all()
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
-@pytest.mark.parametrize("step", [1, 2, 3])
-def test_a_target_is_reached(norm: str, step: int) -> None:
-    oracle = linear(0, n=30, boxed=False, dtype=torch.float64)  # without bounds every class can be reached
-    targets = (oracle.labels + step) % 5
-    margins = ma.measure(oracle.model, oracle.images, oracle.labels, norm, targets=targets, bounds=oracle.bounds)
-    assert margins.success.all()
-    with torch.no_grad():
-        assert oracle.model(margins.adversarial).argmax(1).equal(targets)
-    assert (margins.distance.numpy() >= oracle.exact(norm) * (1 - 1e-9)).all()
-
-
 @pytest.mark.parametrize(("moves", "closing", "pairs"), [(40, 10, 15), (40, 0, 20), (41, 40, 10), (7, 2, 2), (1, 1, 0)])
 def test_moves_come_in_pairs_and_the_last_are_all_restorations(moves: int, closing: int, pairs: int) -> None:
     kinds: list[str] = []

@@ -25,8 +25,8 @@ class Bowl(nn.Module):
     """l₀ − l₁ = 1 − ‖x‖²: at distance r from the origin the slope is 2r."""
 
     def forward(self, x: Tensor) -> Tensor:
-        lead = 1 - x.flatten(1).square().sum(1)
-        return torch.stack([lead / 2, -lead / 2], dim=1)
+        difference = 1 - x.flatten(1).square().sum(1)
+        return torch.stack([difference / 2, -difference / 2], dim=1)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])

@@ -52,16 +52,16 @@ def odd_model() -> tuple[Buffered, Tensor, Tensor]:
     return model, images, labels
 
 
-def passes(model: Buffered, images: Tensor, labels: Tensor) -> None:
+def measure_normally(model: Buffered, images: Tensor, labels: Tensor) -> None:
     assert bool(ma.measure(model, images, labels, attack=QUICK).success.any())
 
 
-def refused(model: Buffered, images: Tensor, labels: Tensor) -> None:
+def measure_wrong_labels(model: Buffered, images: Tensor, labels: Tensor) -> None:
     with pytest.raises(ma.InputError):
         ma.measure(model, images, labels + 9, attack=QUICK)
 
 
-def breaks_off(model: Buffered, images: Tensor, labels: Tensor) -> None:
+def interrupt_measuring(model: Buffered, images: Tensor, labels: Tensor) -> None:
     def interrupt(done: int) -> None:
         raise KeyboardInterrupt
 
@@ -69,7 +69,7 @@ def breaks_off(model: Buffered, images: Tensor, labels: Tensor) -> None:
         ma.measure(model, images, labels, attack=QUICK, batch=5, progress=interrupt)
 
 
-@pytest.mark.parametrize("run", [passes, refused, breaks_off])
+@pytest.mark.parametrize("run", [measure_normally, measure_wrong_labels, interrupt_measuring])
 def test_modes_flags_buffers_gradients_and_tf32_are_as_before(
     run: Callable[[Buffered, Tensor, Tensor], None], tf32: bool
 ) -> None:

@@ -46,7 +46,7 @@ def test_parent_and_subproblem_together_never_exceed_the_budget() -> None:
         assert part.budget.left.tolist() == [5, 5, 10]
         assert problem.budget.left[[3, 4, 5]].tolist() == [0, 10, 0]
         part.value_and_gradient(part.x0)
-        problem.value(problem.x0)  # samples 3 and 5 cannot pay
+        problem.value(problem.x0)  # samples 3 and 5 have nothing left
         with part.subproblem(targets=(part.labels + 1) % 4) as nested:
             nested.solve(spend_all)
             part.solve(spend_all)  # has nothing that is not reserved
@@ -158,8 +158,8 @@ def test_a_sample_attacked_by_itself_does_not_depend_on_its_batch() -> None:
 def test_draws_belong_to_seed_and_sample_and_not_to_the_batch() -> None:
     model = smooth()
     images, labels = inputs(model)
-    whole = pose(model, images, labels, seed=3)
-    first, second = whole.draws.uniform(), whole.draws.uniform()
+    every_sample = pose(model, images, labels, seed=3)
+    first, second = every_sample.draws.uniform(), every_sample.draws.uniform()
     part = pose(model, images[[12, 5]], labels[[12, 5]], ids=[12, 5], seed=3)
     assert part.draws.uniform().equal(first[[12, 5]])
     assert part.draws.uniform().equal(second[[12, 5]])

@@ -19,7 +19,7 @@ from object_store import download, s3_server
 from processes import alive, below, command, listening
 from run_folders import ENVIRONMENT, call, content, temporary_files
 from run_folders import command as measure
-from test_ray import RAY, environ, gone, on_cluster, run
+from test_ray import RAY, environ, on_cluster, run, wait_until_ended
 
 from marginattack.storage.run_folder import RunFolder
 
@@ -51,7 +51,7 @@ def two_nodes() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
         finally:
             started |= below(process.pid)
             process.communicate(timeout=60)  # its input ends
-    gone(started)
+    wait_until_ended(started)
 
 
 def shards(run: Path) -> int:
@@ -129,7 +129,7 @@ def test_interrupt_while_the_cluster_starts_leaves_no_process(tmp_path: Path) ->
         time.sleep(0.02)
     assert process.communicate()[1] == "marginattack: Interrupted. Run the same command again to resume.\n"
     assert process.returncode == 130
-    gone(started)
+    wait_until_ended(started)
 
 
 def test_killed_driver_ends_its_own_cluster(tmp_path: Path) -> None:
@@ -139,8 +139,10 @@ def test_killed_driver_ends_its_own_cluster(tmp_path: Path) -> None:
     started = below(driver.pid)
     driver.send_signal(signal.SIGKILL)
     driver.wait()
-    gone({pid for pid in started if not command(pid).startswith("ray::") or command(pid).startswith("ray::Worker")})
-    gone(started, 120)  # Ray's own two agents look for their cluster for a minute
+    wait_until_ended(
+        {pid for pid in started if not command(pid).startswith("ray::") or command(pid).startswith("ray::Worker")}
+    )
+    wait_until_ended(started, 120)  # Ray's own two agents look for their cluster for a minute
     assert call(arguments).returncode == 0
     assert call(measure(tmp_path, tmp_path / "serial", model="slow")).returncode == 0
     assert content(tmp_path / "run") == content(tmp_path / "serial")

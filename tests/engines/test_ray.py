@@ -99,13 +99,13 @@ def test_interrupt_ends_with_130_and_leaves_no_process_and_all_is_on_loopback_wi
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == "marginattack: Interrupted. Run the same command again to resume.\n"
-    gone(started)
+    wait_until_ended(started)
     assert temporary_files(tmp_path / "run") == []
     shards = len(list(tmp_path.glob("run/margins/*/*.parquet")))
     assert 1 <= shards < 16
 
 
-def gone(started: set[int], seconds: float = 15) -> None:
+def wait_until_ended(started: set[int], seconds: float = 15) -> None:
     """Wait until all of these processes have ended."""
     until = time.monotonic() + seconds
     while started & alive().keys() and time.monotonic() < until:

@@ -98,7 +98,7 @@ def check_record(norm: Norm, d: int, device: str) -> None:
 
 
 def check_race(norm: Norm, patch: pytest.MonkeyPatch) -> None:
-    """A whole race on the CPU, with stand-ins for graphs, with kernels and without."""
+    """A complete race on the CPU, with stand-ins for graphs, with kernels and without."""
     standins.install(patch)
     patch.setattr(fused, "load", lambda: kernels)
     solved = []

@@ -1,7 +1,6 @@
 """Compiled models: for full batches only, dropped where compiling fails, the same margins on a GPU."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +8,10 @@ import torch
 from models import Function, inputs, smooth
 from problems import validated
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
 import marginattack as ma
-from marginattack.cli import app
 from marginattack.core.classifier import Classifier
+from marginattack.errors import InputError
 from marginattack.execution import session as sessions
 from marginattack.execution.compilation import Compiler
 from marginattack.execution.graphs import graph_rows
@@ -137,13 +135,9 @@ def test_out_of_memory_in_low_precision_is_raised(monkeypatch: pytest.MonkeyPatc
             session.calibrate(batch.images, logits)
 
 
-def test_on_a_cpu_the_command_prints_one_line_and_writes_nothing(tmp_path: Path) -> None:
-    flags = ["--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "2", "--device", "cpu", "--compiled"]
-    result = CliRunner().invoke(app, ["measure", *flags, "--out", str(tmp_path / "run")])
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1
-    assert "needs a GPU" in result.stderr
-    assert not (tmp_path / "run").exists()
+def test_compiling_on_a_cpu_raises() -> None:
+    with pytest.raises(InputError, match="compiled=True needs a GPU"):
+        ma.measure(smooth(), *inputs(smooth(), n=3), "l2", compiled=True)
 
 
 @on_a_gpu

@@ -67,7 +67,7 @@ def test_no_sample_is_lost_where_low_precision_is_misleading() -> None:
     assert not found.rejected.any()
 
 
-def test_the_fastest_precision_that_loses_nothing_is_fastest() -> None:
+def test_the_fastest_precision_that_loses_nothing_is_chosen() -> None:
     one = torch.tensor([[1.0], [2.0], [torch.inf]])
     lost = torch.tensor([[1.0], [torch.inf], [torch.inf]])
     assert fastest({"float32": (3.0, one), "tf32": (2.0, one), "bf16": (1.0, 1.01 * one)}) == "tf32"

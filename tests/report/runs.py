@@ -64,21 +64,21 @@ def made_up_run(
     path.mkdir(parents=True, exist_ok=True)
     store = RunFolder.create_or_resume(path, {"seed": seed, "model": model}, about)
     for part in parts:
-        for number_, places in list(enumerate(store.shards))[: len(store.shards) - leave_out]:
-            columns, images = _shard(part, places, number, shape, seed, scale)
+        for number_, rows in list(enumerate(store.shards))[: len(store.shards) - leave_out]:
+            columns, images = _shard(part, rows, number, shape, seed, scale)
             right = int((columns["label"] == columns["prediction"]).sum())
-            store.commit(part, number_, columns, images, {"seen": len(places), "right": right})
+            store.commit(part, number_, columns, images, {"seen": len(rows), "right": right})
     return path
 
 
 def _shard(
-    part: Part, places: range, classes: int, shape: tuple[int, ...], seed: int, scale: float
+    part: Part, rows: range, classes: int, shape: tuple[int, ...], seed: int, scale: float
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    same = np.random.default_rng([places[0]])  # the data are the same in every run
-    n = len(places)
+    same = np.random.default_rng([rows[0]])  # the data are the same in every run
+    n = len(rows)
     label = same.integers(0, classes, n)
     images = torch.from_numpy((same.random((n, *shape)) > 0.8).astype(np.float32))
-    rng = np.random.default_rng([seed, places[0], len(part.norm), len(part.attack)])
+    rng = np.random.default_rng([seed, rows[0], len(part.norm), len(part.attack)])
     to = (label + rng.integers(1, classes, n)) % classes
     right = rng.random(n) > 0.03
     unit = scale * (0.1 if part.norm == "linf" else 1.2)
@@ -86,7 +86,7 @@ def _shard(
     distance[right & (rng.random(n) < 0.002)] = np.inf
     change = torch.from_numpy(rng.standard_normal((n, *shape)).astype(np.float32)) * 0.05
     columns = {
-        "id": np.arange(places[0], places[0] + n), "input": [f"{place:016x}" for place in places], "label": label,
+        "id": np.arange(rows[0], rows[0] + n), "input": [f"{row:016x}" for row in rows], "label": label,
         "prediction": np.where(right, label, to), "confidence": 1 - 0.5 * 10 ** -(3 * distance.clip(max=3) / unit),
         "target": np.full(n, -1), "adversarial_label": to, "distance": distance, "success": np.isfinite(distance),
         "rejected": np.zeros(n, bool), "forwards": np.full(n, 205), "backwards": np.full(n, 209),

@@ -21,10 +21,6 @@ def test_samples_source_reads_the_bundled_samples() -> None:
     assert data.name == "samples:mnist"
 
 
-def test_unknown_samples_are_refused() -> None:
-    assert error_of("samples:cifar") == "no samples named 'cifar': choose one of mnist, cifar10"
-
-
 def test_unknown_forms(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     for source in (tmp_path / "a.txt", tmp_path / "none", "mnist", "http://x/y"):

@@ -21,9 +21,9 @@ from marginattack.sources.data import ImageSize, open_data
 def classes(tmp_path: Path) -> tuple[Path, list[NDArray[Any]]]:
     """Three classes, seven colour images."""
     values = [pixels(6, 5, 3) for _ in range(7)]
-    places = ["ant/b.png", "ant/c/d.PNG", "bee/a.png", "bee/b.png", "cat/x.png", "cat/y.bmp", "cat/z.tif"]
-    for place, value in zip(places, values, strict=True):
-        png(tmp_path / "images" / place, value)
+    names = ["ant/b.png", "ant/c/d.PNG", "bee/a.png", "bee/b.png", "cat/x.png", "cat/y.bmp", "cat/z.tif"]
+    for file, value in zip(names, values, strict=True):
+        png(tmp_path / "images" / file, value)
     (tmp_path / "images" / "cat" / "notes.txt").write_text("not an image")
     png(tmp_path / "images" / ".thumbnails" / "t.png", values[0])
     return tmp_path / "images", values
@@ -58,8 +58,8 @@ def test_folder_digest_depends_on_the_content(classes: tuple[Path, list[NDArray[
     ],
 )
 def test_folder_with_labels(tmp_path: Path, name: str, text: str) -> None:
-    for place in ("a.png", "b.png", "c/b.png"):
-        png(tmp_path / "flat" / place, pixels(6, 5))
+    for file in ("a.png", "b.png", "c/b.png"):
+        png(tmp_path / "flat" / file, pixels(6, 5))
     if text:
         (tmp_path / name).write_text(text)
     else:
@@ -93,8 +93,8 @@ def test_folder_with_labels(tmp_path: Path, name: str, text: str) -> None:
     ],
 )
 def test_wrong_labels(tmp_path: Path, name: str, text: str, line: str) -> None:
-    for place in ("a.png", "b.png"):
-        png(tmp_path / "flat" / place, pixels(6, 5))
+    for file in ("a.png", "b.png"):
+        png(tmp_path / "flat" / file, pixels(6, 5))
     (tmp_path / name).write_text(text)
     assert line in error_of(tmp_path / "flat", labels=str(tmp_path / name))
 
@@ -109,8 +109,8 @@ def test_wrong_labels(tmp_path: Path, name: str, text: str, line: str) -> None:
     ],
 )
 def test_wrong_npy_labels(tmp_path: Path, labels: Any, line: str) -> None:
-    for place in ("a.png", "b.png"):
-        png(tmp_path / "flat" / place, pixels(6, 5))
+    for file in ("a.png", "b.png"):
+        png(tmp_path / "flat" / file, pixels(6, 5))
     np.save(tmp_path / "l.npy", labels)
     assert line in error_of(tmp_path / "flat", labels=str(tmp_path / "l.npy"))
 

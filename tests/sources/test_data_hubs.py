@@ -177,8 +177,8 @@ def test_hf_parquet_file_and_saved_folder(datasets: Any, tmp_path: Path) -> None
     made.save_to_disk(tmp_path / "saved")
     datasets.DatasetDict(train=made.select([0]), validation=made).save_to_disk(tmp_path / "splits")
     digests = set()
-    for place in ("a.parquet", "saved", "splits"):
-        data = open_data(f"hf:{tmp_path / place}")
+    for name in ("a.parquet", "saved", "splits"):
+        data = open_data(f"hf:{tmp_path / name}")
         x, y = read_all(data)
         assert x.equal(torch.from_numpy(values).unsqueeze(1).float() / 255)
         assert y.tolist() == [2, 0, 1, 1]

@@ -10,13 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchvision_stub
 from data_helpers import Malicious
 from model_helpers import assert_refused
 from torch import nn
+from typer.testing import CliRunner
 
+from marginattack.cli import app
 from marginattack.errors import InputError
 from marginattack.sources.model_pt2 import check_program
 from marginattack.sources.models import open_model
@@ -58,6 +61,22 @@ def test_a_trusted_pickle_is_loaded(tmp_path: Path, marker: Path) -> None:
     (tmp_path / "evil.pt").write_bytes(torch_bytes(Malicious(marker)))
     assert_refused("evil.pt holds NoneType", tmp_path / "evil.pt", trust_pickle=True)
     assert marker.exists()  # the pickle works: the tests above refuse a real threat
+
+
+@pytest.mark.parametrize(("flag", "message"), [("--model", "runs the code in it"), ("--data", "holds Python objects")])
+def test_the_command_line_refuses_pickles_and_writes_nothing(
+    flag: str, message: str, tmp_path: Path, marker: Path
+) -> None:
+    (tmp_path / "m.pt").write_bytes(torch_bytes(Malicious(marker)))
+    np.savez(tmp_path / "x.npz", x=np.array([Malicious(marker)], dtype=object), y=np.array([1]))
+    sources = {"--model": "zoo:mnist-cnn", "--data": "samples:mnist"}
+    sources[flag] = str(tmp_path / ("m.pt" if flag == "--model" else "x.npz"))
+    arguments = [word for pair in sources.items() for word in pair]
+    result = CliRunner().invoke(app, ["measure", *arguments, "--out", str(tmp_path / "run")])
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert message in result.stderr
+    assert not marker.exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_weights_alone_need_a_factory(tmp_path: Path) -> None:
