@@ -3,8 +3,8 @@
     python benchmarks/regression.py OLD/src NEW/src [--rounds 7] [--cases mnist-cnn:128:race:l2 …] [--name NAME]
 
 Each checkout runs in a process of its own, on the same inputs. In every round both measure once, one after the other;
-the record holds the median of the ratios new / old and their range. Graphs are captured before the clock starts.
-On a CPU: one thread and process time.
+the record holds the median of the ratios new / old and their range. As in speed.py, only the attack is timed, after
+its graphs were captured. On a CPU: one thread and process time.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
 from typing import IO, Any
@@ -44,17 +45,12 @@ def serve(case: str) -> None:
     images, labels = (each.repeat(repeats, *[1] * (each.ndim - 1))[: int(size)] for each in (images, labels))
     clock = time.perf_counter if cuda else time.process_time
     with ExitStack() as stack:
-        model: Any = ma.Classifier(zoo(name).to("cuda" if cuda else "cpu"))
-        if hasattr(model, "held"):  # before the redesign
-            stack.enter_context(model.held())
-        else:
-            from marginattack.execution.session import open_session
-
-            model = stack.enter_context(open_session(model))
+        classifier: Any = ma.Classifier(zoo(name).to("cuda" if cuda else "cpu"))
+        new_problem = prepare(stack, classifier, images, labels, norm)
 
         def once() -> float:
             began = clock()
-            ma.measure(model, images, labels, norm, attack=attack, budget=PASSES, batch=int(size))
+            new_problem().solve(ma.ATTACKS[attack]())
             if cuda:
                 torch.cuda.synchronize()
             return clock() - began
@@ -64,6 +60,25 @@ def serve(case: str) -> None:
         print("ready", flush=True)
         for _ in sys.stdin:
             print(once(), flush=True)
+
+
+def prepare(stack: ExitStack, classifier: Any, images: Any, labels: Any, norm: str) -> Callable[[], Any]:
+    """A function that makes the problem of these samples anew, in this version of the package or before sessions."""
+    from marginattack import L2, LINF, Problem
+
+    chosen: Any = {"l2": L2, "linf": LINF}[norm]
+    if hasattr(classifier, "held"):
+        stack.enter_context(classifier.held())
+        x, y, _ = classifier.accept(images, labels)
+        classifier.meet(x, classifier.answers(x))
+        old: Any = Problem
+        return lambda: old(classifier, x, y, chosen, budget=PASSES)
+    from marginattack.execution.session import open_session
+
+    session = stack.enter_context(open_session(classifier))
+    batch = session.validate(images, labels)
+    evaluator = session.calibrate(batch.images)
+    return lambda: session.problem(batch, chosen, budget=PASSES, evaluator=evaluator)
 
 
 def ask(process: "subprocess.Popen[str]") -> float:

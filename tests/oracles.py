@@ -1,4 +1,4 @@
-"""Classifiers whose margins are known: references for every attack.
+"""Classifiers whose margins are known, to test attacks with.
 
 Each oracle is a model, inputs, labels, a box, and the exact distance of every input for a norm, found by means other
 than the package's: bisection on the size of the ball, closed forms, mixed-integer programming.
@@ -56,7 +56,7 @@ def half_space(norm: str, g: Array, room: Array, need: Array) -> Array:
 
 
 def linear(seed: int, *, n: int = 110, d: int = 30, classes: int = 5, boxed: bool, dtype: torch.dtype) -> Oracle:
-    """A random linear classifier; with ``boxed`` the inputs lie in [0, 1] and many near its walls."""
+    """A random linear classifier; with ``boxed`` the inputs lie in [0, 1], many of them near a bound."""
     rng = np.random.default_rng(seed)
     weight, bias = rng.standard_normal((classes, d)), rng.standard_normal(classes)
     x = np.clip(rng.random((n, d)) * 1.4 - 0.2, 0, 1) if boxed else rng.standard_normal((n, d))
@@ -102,9 +102,8 @@ def sphere(seed: int, *, inside: bool, n: int = 50, d: int = 12) -> Oracle:
     rng = np.random.default_rng(seed)
     radius = 2.0
     v = rng.standard_normal((n, d))
-    v *= (
-        radius * rng.uniform(*((0.3, 0.8) if inside else (1.3, 2.0)), (n, 1)) / np.linalg.norm(v, axis=1, keepdims=True)
-    )
+    share = rng.uniform(*((0.3, 0.8) if inside else (1.3, 2.0)), (n, 1))
+    v *= radius * share / np.linalg.norm(v, axis=1, keepdims=True)
     size = np.abs(v)
 
     def exact(norm: str) -> Array:
@@ -174,12 +173,12 @@ def relu_network(seed: int, *, side: int, hidden: tuple[int, int], n: int = 8) -
         optimiser.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimiser.step()
-    right = model(x).argmax(1) == y
+    correct = model(x).argmax(1) == y
 
     def exact(norm: str) -> Array:
-        raise AssertionError("use milp_margins, which wants an upper bound to be quick")
+        raise AssertionError("use milp_margins, which needs an upper bound to be fast")
 
-    return Oracle(model, x[right][:n], y[right][:n], (0.0, 1.0), exact)
+    return Oracle(model, x[correct][:n], y[correct][:n], (0.0, 1.0), exact)
 
 
 def milp_margins(oracle: Oracle, within: Array) -> Array:
@@ -194,8 +193,8 @@ def milp_margins(oracle: Oracle, within: Array) -> Array:
     ])  # fmt: skip
 
 
-def _milp_margin(model: nn.Sequential, x0: Array, label: int, rival: int, within: float) -> float:
-    """Min ρ ≤ within  s.t.  |x − x₀| ≤ ρ, x ∈ [0, 1]ᵈ, l_label(x) ≤ l_rival(x), with a 0/1 variable for each ReLU."""
+def _milp_margin(model: nn.Sequential, x0: Array, label: int, other: int, within: float) -> float:
+    """Min ρ ≤ within  s.t.  |x − x₀| ≤ ρ, x ∈ [0, 1]ᵈ, l_label(x) ≤ l_other(x), with a 0/1 variable for each ReLU."""
     linears = [m for m in model if isinstance(m, nn.Linear)]
     weights = [m.weight.detach().numpy() for m in linears]
     biases = [m.bias.detach().numpy() for m in linears]
@@ -228,19 +227,17 @@ def _milp_margin(model: nn.Sequential, x0: Array, label: int, rival: int, within
             terms = {c: float(v) for c, v in zip(inputs, w[j], strict=True)}
             negative = {c: -v for c, v in terms.items()}
             at_most({**terms, out: -1}, -b[j])  # out ≥ a
-            at_most(
-                {**negative, out: 1, switch: -min(bottom[j], 0)}, b[j] - min(bottom[j], 0)
-            )  # out ≤ a − bottom (1 − switch)
+            # out ≤ a − bottom (1 − switch)
+            at_most({**negative, out: 1, switch: -min(bottom[j], 0)}, b[j] - min(bottom[j], 0))
             at_most({out: 1, switch: -max(top[j], 0)}, 0)  # out ≤ top · switch
             upper[out], upper[switch], integer[switch] = max(top[j], 0), float(top[j] > 0), 1
             least[switch] = float(bottom[j] > 0)
         low, high = np.maximum(bottom, 0), np.maximum(top, 0)
         inputs = list(outputs)
         column += 2 * len(b)
-    difference = weights[-1][label] - weights[-1][rival]
-    at_most(
-        {c: float(v) for c, v in zip(inputs, difference, strict=True)}, float(biases[-1][rival] - biases[-1][label])
-    )
+    difference = weights[-1][label] - weights[-1][other]
+    terms = {c: float(v) for c, v in zip(inputs, difference, strict=True)}
+    at_most(terms, float(biases[-1][other] - biases[-1][label]))
     cost = np.zeros(total)
     cost[0] = 1
     plane = LinearConstraint(np.array(rows), ub=np.array(tops))

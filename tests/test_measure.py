@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 import torch
-from models import Fickle, Function, constant, inputs, smooth
+from models import Fickle, Function, inputs, smooth
 from problems import line, validated
 from torch import Tensor, nn
 
@@ -40,16 +40,6 @@ def test_draws_belong_to_the_sample_whatever_the_batch(norm: str) -> None:
         torch.testing.assert_close(distance(batch, batch_size), together, rtol=1e-6, atol=0)
 
 
-def test_in_float32_batches_agree_to_a_thousandth_on_average(network: nn.Module, digits: tuple[Tensor, Tensor]) -> None:
-    images, labels = (part[:10] for part in digits)
-    attack = ma.MarginAttack(moves=32, closing=8, follow=1, restarts=2, radius=0.1, candidates=3)
-    one, seven, together = (
-        ma.measure(network, images, labels, "linf", attack=attack, batch=batch).distance for batch in (1, 7, 10)
-    )
-    for other in (one, seven):
-        assert (other / together - 1).abs().mean() <= 1e-3
-
-
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_repeated_run_is_identical_and_another_seed_is_not(norm: str) -> None:
     model = smooth(dtype=torch.float32)
@@ -77,26 +67,11 @@ def test_a_misclassified_input_has_distance_zero_and_costs_nothing() -> None:
     labels[:5] = (labels[:5] + 1) % 4
     margins = ma.measure(model, images, labels, attack=QUICK)
     assert margins.distance[:5].tolist() == [0.0] * 5
-    assert margins.success.all()
-    assert not margins.forwards[:5].any()
-    assert not margins.backwards[:5].any()
-    assert margins.adversarial[:5].equal(images[:5])
     assert margins.adversarial_label[:5].equal(margins.prediction[:5])
     assert (margins.distance[5:] > 0).all()
-    assert (margins.forwards[5:] > 0).all()
+    assert not (margins.forwards + margins.backwards)[:5].any()
     assert margins.summary()["accuracy"] == 0.75
     assert margins.summary()["measured"] == 15
-
-
-def test_nothing_is_found_for_a_constant_model() -> None:
-    images = torch.rand(3, 5)
-    for norm in NORMS:
-        margins = ma.measure(constant(2.0, 0.0, 0.0), images, torch.tensor([0, 0, 1]), norm, attack=QUICK)
-        assert margins.distance.tolist() == [torch.inf, torch.inf, 0.0]
-        assert margins.success.tolist() == [False, False, True]
-        assert margins.adversarial.equal(images)
-        assert margins.adversarial_label.tolist() == [0, 0, 0]
-        assert not margins.rejected.any()
 
 
 FICKLE: dict[str, Callable[[int, int, bool], bool]] = {
@@ -119,33 +94,6 @@ def test_points_that_the_plain_model_does_not_confirm_are_rejected(when: Callabl
     honest = ma.measure(Function(line), images, torch.zeros(5, dtype=torch.int64), attack=QUICK)
     assert honest.success.all()
     assert not honest.rejected.any()
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("targeted", [False, True])
-def test_a_result_is_in_the_box_at_its_distance_and_misclassified_by_the_plain_model(
-    network: nn.Module, digits: tuple[Tensor, Tensor], norm: str, targeted: bool
-) -> None:
-    images, labels = (part[:6] for part in digits)
-    with torch.no_grad():
-        third = network(images).topk(3, dim=1).indices[:, 2]
-    targets = third if targeted else None
-    attack = ma.MarginAttack(moves=60, closing=12, follow=0, scans=2)
-    margins = ma.measure(network, images, labels, norm, attack=attack, targets=targets)
-    assert margins.success.all()
-    assert margins.adversarial.shape == images.shape
-    assert ((margins.adversarial >= 0) & (margins.adversarial <= 1)).all()
-    order = {"l1": 1.0, "l2": 2.0, "linf": torch.inf}[norm]
-    change = (margins.adversarial.double() - images.double()).flatten(1)
-    torch.testing.assert_close(margins.distance, torch.linalg.vector_norm(change, ord=order, dim=1), rtol=1e-12, atol=0)
-    with torch.no_grad():
-        answer = torch.cat([network(image[None]).argmax(1) for image in margins.adversarial])
-    assert answer.equal(margins.adversarial_label)
-    assert (answer != labels).all()
-    if targets is not None:
-        assert answer.equal(targets)
-    assert margins.label.equal(labels)
-    assert margins.settings["targeted"] is targeted
 
 
 def test_a_target_is_at_least_as_far_as_any_class() -> None:
@@ -211,36 +159,12 @@ def test_margins_are_in_the_unit_of_the_pixels(norm: str) -> None:
     assert wide.settings["bounds"] == [-128, 127]
 
 
-def test_progress_adds_up_to_the_number_of_inputs() -> None:
+def test_defaults_and_progress() -> None:
     model = smooth()
     steps: list[int] = []
-    ma.measure(model, *inputs(model), attack=QUICK, batch=8, progress=steps.append)
+    margins = ma.measure(model, *inputs(model), batch=8, progress=steps.append)
     assert steps == [8, 8, 4]
-
-
-@pytest.mark.parametrize("budget", [1, 2, 9, 30])
-def test_the_budget_holds_for_every_sample(budget: int) -> None:
-    model = smooth()
-    images, labels = inputs(model)
-    for attack in (QUICK, RANDOM, None):
-        margins = ma.measure(model, images, labels, attack=attack, budget=budget, batch=6)
-        assert (margins.forwards + margins.backwards).max() <= budget
-
-
-def test_two_classes_are_enough() -> None:
-    images, labels = torch.tensor([[0.2, 0.5], [0.9, 0.5]], dtype=torch.float64), torch.tensor([0, 1])
-    for norm in NORMS:
-        margins = ma.measure(Function(line), images, labels, norm)
-        assert margins.distance.tolist() == pytest.approx([0.3, 0.4], rel=1e-6)
-        assert margins.adversarial_label.tolist() == [1, 0]
-
-
-def test_without_settings_race_is_used() -> None:
-    model = smooth()
-    margins = ma.measure(model, *inputs(model))
-    assert margins.norm == "l2"
-    assert margins.success.all()
-    assert margins.settings["attack"] == repr(ma.Race())
+    assert (margins.norm, margins.settings["attack"]) == ("l2", repr(ma.Race()))  # the defaults
 
 
 class Jittery(nn.Module):

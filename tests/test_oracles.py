@@ -25,17 +25,6 @@ def test_linear_margins_are_exact_on_a_thousand_instances(norm: str, boxed: bool
     assert instances >= 1000
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("inside", [False, True])
-def test_spheres_are_reached(norm: str, inside: bool) -> None:
-    oracle = oracles.sphere(0, inside=inside)
-    attack = ma.MarginAttack(moves=1000)
-    margins = ma.measure(oracle.model, oracle.images, oracle.labels, norm, bounds=oracle.bounds, attack=attack)
-    found, exact = margins.distance.numpy(), oracle.exact(norm)
-    assert (found >= exact * (1 - 1e-9)).all()
-    np.testing.assert_allclose(found, exact, rtol=1e-3)
-
-
 @pytest.mark.parametrize("bend", [-0.6, 0.5, 3.0])
 def test_paraboloids_are_reached(bend: float) -> None:
     oracle = oracles.paraboloid(0, bend)

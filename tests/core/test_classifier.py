@@ -112,30 +112,6 @@ def test_on_a_gpu_tf32_is_off_and_restored(setting: str) -> None:
         torch.set_float32_matmul_precision(start)
 
 
-def test_parameters_get_no_gradient() -> None:
-    model = smooth()
-    images, labels = inputs(model)
-    asked: list[bool] = []
-    model.register_forward_hook(
-        lambda module, args, out: asked.append(any(p.requires_grad for p in module.parameters()))
-    )
-    ma.measure(model, images, labels, attack=QUICK)
-    assert asked
-    assert not any(asked)
-    assert all(p.grad is None and p.requires_grad for p in model.parameters())
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 19])
-def test_the_batch_size_changes_nothing(batch_size: int) -> None:
-    model = smooth()
-    images, labels = inputs(model)
-    whole, parts = (
-        ma.measure(ma.Classifier(model, batch_size=size), images, labels, attack=QUICK) for size in (1000, batch_size)
-    )
-    torch.testing.assert_close(parts.distance, whole.distance, rtol=1e-6, atol=0)
-    assert parts.forwards.equal(whole.forwards)
-
-
 def test_no_pass_has_more_inputs_than_the_batch_size() -> None:
     model = smooth()
     images, labels = inputs(model)

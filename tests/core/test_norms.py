@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, minimize
 
 from marginattack.core.box import Box
-from marginattack.core.norms import L0, L1, L2, LINF, NORMS, Norm, as_norm
+from marginattack.core.norms import L0, L1, L2, LINF, NORMS, Norm
 from marginattack.core.schedules import Cosine, Geometric, Power
 
 Array = NDArray[Any]
@@ -160,13 +160,6 @@ def test_dual_and_steepest_agree(norm: Norm, scale: float) -> None:
     torch.testing.assert_close(norm.size(s), torch.ones(20, 1))
     torch.testing.assert_close((g * s).sum(1, keepdim=True), norm.dual(g))
     assert torch.equal(norm.steepest(torch.zeros(1, 9)), torch.zeros(1, 9))
-
-
-def test_names() -> None:
-    assert as_norm("linf") is LINF
-    assert as_norm(L2) is L2
-    with pytest.raises(ValueError, match="no norm named 'l3': choose one of l0, l1, l2, linf"):
-        as_norm("l3")
 
 
 def test_schedules_at_both_ends_and_in_the_middle() -> None:

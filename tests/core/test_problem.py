@@ -14,7 +14,6 @@ import marginattack as ma
 from marginattack.attacks import ATTACKS, Attack, DeepFool
 from marginattack.core import losses
 from marginattack.core.budget import BudgetExhausted
-from marginattack.core.problem import Observation, Observer
 
 QUICK = ma.MarginAttack(moves=10, closing=2, follow=1, candidates=2)
 RANDOM = ma.MarginAttack(moves=10, closing=2, follow=0, scans=0, restarts=2, radius=0.2)
@@ -65,15 +64,6 @@ def test_counted_passes_are_those_of_the_model(attack: Attack, budget: int | Non
     problem.solve(attack)
     assert sum(model.forwards.values()) > 0
     check_counts(model, problem)
-
-
-@pytest.mark.parametrize("attack", [QUICK, DeepFool(steps=8)], ids=["MarginAttack", "DeepFool"])
-def test_no_budget_is_exceeded_by_a_single_pass(attack: Attack) -> None:
-    for budget in range(1, 41):
-        model, problem = counting(n=4, budget=budget)
-        problem.solve(attack)
-        check_counts(model, problem)
-        assert (problem.budget.forwards + problem.budget.backwards).max() <= budget
 
 
 @pytest.mark.parametrize("budget", [2, 3, 5])
@@ -272,34 +262,3 @@ def test_gradients_that_are_missing_or_not_finite_are_zero(
     assert g.tolist() == [slope] * 2
     problem.solve(QUICK)
     assert torch.isfinite(problem.incumbent.points).all()
-
-
-class Recorder(Observer):
-    """Notes the move, the rows, the distance and c of every query."""
-
-    def __init__(self) -> None:
-        self.move, self.queries = "", []  # type: tuple[str, list[tuple[str, list[int], Tensor, Tensor]]]
-
-    def mark(self, move: str) -> None:
-        self.move = move
-
-    def record(self, query: Observation) -> None:
-        self.queries.append((self.move, query.rows.tolist(), query.points, query.c))
-
-
-def test_an_observer_sees_every_query_and_the_move_that_led_there() -> None:
-    observer = Recorder()
-    problem = small(observer=observer)
-    problem.budget.deactivate(torch.arange(20) == 1)
-    problem.solve(ma.MarginAttack(moves=10, closing=2, follow=0, scans=0, rescue=0))
-    assert [move for move, *_ in observer.queries] == ["", *["restoration", "projection"] * 4, *["closing"] * 2]
-    assert all(rows == [0, *range(2, 20)] for _, rows, _, _ in observer.queries)
-    assert problem.budget.forwards[0] == len(observer.queries)
-    first, last = observer.queries[0], observer.queries[-1]
-    assert first[2].equal(problem.x0[first[1]])
-    assert (first[3] > 0).all()
-    adversarial = [
-        size for _, rows, x, c in observer.queries for size in [ma.L2.size(x - problem.x0[rows])[0].item()] if c[0] < 0
-    ]
-    assert min(adversarial) == problem.incumbent.distance[0].item()
-    assert last[2].shape == (19, 6)

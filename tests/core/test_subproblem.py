@@ -118,9 +118,10 @@ def test_a_subproblem_with_targets_is_targeted_and_its_points_count_for_the_pare
 
 
 def test_copies_of_a_sample_draw_different_numbers_and_the_first_those_of_the_sample() -> None:
-    plain = small().draws.uniform()
-    with small().subproblem(torch.tensor([4, 4, 2])) as part:
+    plain, problem = small().draws.uniform(), small()
+    with problem.subproblem(torch.tensor([4, 4, 2])) as part:
         draws = part.draws.uniform()
+    assert (problem.draws.uniform() != plain).all()  # new ones after the block
     assert draws[0].equal(plain[4])
     assert draws[2].equal(plain[2])
     assert (draws[0] != draws[1]).all()
@@ -131,13 +132,6 @@ def test_copies_still_differ_in_a_nested_subproblem(inner: Tensor | None) -> Non
     with small().subproblem(torch.tensor([4, 4])) as part, part.subproblem(inner) as again:
         draws = again.draws.uniform()
     assert (draws[0] != draws[1]).any()
-
-
-def test_after_a_subproblem_the_draws_are_new() -> None:
-    problem = small()
-    with problem.subproblem() as part:
-        first = part.draws.uniform()
-    assert (problem.draws.uniform() != first).all()
 
 
 def test_a_sample_attacked_by_itself_does_not_depend_on_its_batch() -> None:

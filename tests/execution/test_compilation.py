@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 import marginattack as ma
 from marginattack.cli import app
 from marginattack.core.classifier import Classifier
-from marginattack.errors import InputError
 from marginattack.execution import session as sessions
 from marginattack.execution.compilation import Compiler
 from marginattack.execution.graphs import graph_rows
@@ -60,17 +59,6 @@ def test_a_model_that_cannot_be_compiled_runs_eagerly(monkeypatch: pytest.Monkey
     assert compiler(model, images, "float32").equal(model(images))
     assert compiler.why_not == "it cannot be compiled: RuntimeError: no compiler is installed"
     assert compiler(model, images, "float32").equal(model(images))
-
-
-def test_out_of_memory_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    def breaks(images: Tensor) -> Tensor:
-        raise torch.OutOfMemoryError("out of memory")
-
-    monkeypatch.setattr(torch, "compile", compile_to(breaks))
-    compiler, model = Compiler(), smooth()
-    with pytest.raises(torch.OutOfMemoryError):  # the batch is halved, and compiled again
-        compiler(model, inputs(model, n=3)[0], "float32")
-    assert not compiler.why_not
 
 
 @pytest.fixture
@@ -147,17 +135,6 @@ def test_out_of_memory_in_low_precision_is_raised(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(sessions, "logits_in_batches", breaks)
         with pytest.raises(torch.OutOfMemoryError):  # the batch is halved
             session.calibrate(batch.images, logits)
-
-
-def test_compiling_on_a_cpu_raises() -> None:
-    with pytest.raises(InputError, match="compiled=True needs a GPU"):
-        ma.measure(smooth(), *inputs(smooth(), n=3), "l2", compiled=True)
-
-
-def test_compiled_given_twice_raises() -> None:
-    model = smooth()
-    with pytest.raises(InputError, match="compiled is given twice"):
-        ma.measure(Classifier(model), *inputs(model, n=3), "l2", compiled=True)
 
 
 def test_on_a_cpu_the_command_prints_one_line_and_writes_nothing(tmp_path: Path) -> None:

@@ -59,11 +59,6 @@ def test_it_is_the_same_function_without_normalisations() -> None:
     assert not model.conv._forward_hooks
 
 
-@pytest.mark.parametrize("option", ["twice", "also"])
-def test_what_cannot_be_folded_is_kept(option: str) -> None:
-    assert fold(trained(**{option: True}), IMAGES) is None
-
-
 @pytest.mark.parametrize("how", [parametrizations.weight_norm, parametrizations.spectral_norm])
 def test_a_convolution_with_computed_weights_is_kept(how: Callable[[nn.Module], nn.Module]) -> None:
     model = trained()
@@ -83,12 +78,12 @@ class Clipped(Block):
         return logits
 
 
-def test_a_convolution_whose_output_is_written_to_is_kept() -> None:
-    assert fold(Clipped().eval(), IMAGES) is None
-
-
-def test_statistics_of_the_batch_are_not_fold() -> None:
-    assert fold(trained(tracked=False), IMAGES) is None
+@pytest.mark.parametrize(
+    "model", [trained(twice=True), trained(also=True), trained(tracked=False), Clipped().eval()],
+    ids=["normalised twice", "read elsewhere too", "statistics of the batch", "written to in between"],
+)  # fmt: skip
+def test_what_cannot_be_folded_is_kept(model: nn.Module) -> None:
+    assert fold(model, IMAGES) is None
 
 
 def test_margins_are_those_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,8 @@ def test_what_was_captured_before_changes_nothing(graphs_made: list[StandInGraph
         first, again = (session.problem(batch, as_norm("l2"), budget=60) for _ in range(2))
         first.solve(Race())
         again.solve(Race())
+        assert session.configure(search="bf16").graphs is session.graphs
+        assert session.configure(graphs=False).graphs.why_not == "switched off"
     assert first.incumbent.distance.equal(again.incumbent.distance)
     assert first.incumbent.points.equal(again.incumbent.points)
 
@@ -111,32 +113,26 @@ def test_out_of_memory_in_a_capture_halves_the_batch(
     assert found.success.all()
 
 
-def test_a_step_with_a_state_is_run_eagerly(graphs_made: list[StandInGraph]) -> None:
-    recording = Recording([])
-    problem, session = solve(MarginAttack(follow=0, scans=0, projection=recording), "l2", captured=True)
-    assert torch.isfinite(problem.incumbent.distance).all()
-    assert not session.graphs.why_not
-    assert len(set(recording.seen)) == len(recording.seen) > 10  # once for each pair of moves
-
-
-def test_a_step_with_a_state_may_deactivate_samples(graphs_made: list[StandInGraph]) -> None:
-    deactivating = MarginAttack(follow=0, scans=0, rescue=0, projection=Deactivating(3))
-    problem, _ = solve(deactivating, "l2", captured=True)
-    spent = problem.budget.forwards + problem.budget.backwards
-    assert spent[::2].max() < 20 < 80 < spent[1::2].min()  # out of 90, after three moves
-
-
 class Deactivating:
-    """A projection that deactivates every other sample after some moves."""
+    """A projection with a state, so not a value: it deactivates every other sample after three moves."""
 
-    def __init__(self, moves: int) -> None:
-        self.moves, self.made = moves, 0
+    def __init__(self) -> None:
+        self.betas: list[float] = []
 
     def __call__(self, problem: Problem, z: Tensor, g: Tensor, beta: float | Tensor) -> Tensor:
-        self.made += 1
-        if self.made == self.moves:
+        self.betas.append(float(beta))
+        if len(self.betas) == 3:
             problem.budget.deactivate(torch.arange(len(z)) % 2 == 0)
         return z
+
+
+def test_a_step_with_a_state_is_run_eagerly_and_may_deactivate_samples(graphs_made: list[StandInGraph]) -> None:
+    projection = Deactivating()
+    problem, session = solve(MarginAttack(follow=0, scans=0, rescue=0, projection=projection), "l2", captured=True)
+    assert not session.graphs.why_not
+    assert len(set(projection.betas)) == len(projection.betas) > 10  # once for each pair of moves
+    spent = problem.budget.forwards + problem.budget.backwards
+    assert spent[::2].max() < 20 < 80 < spent[1::2].min()  # out of 90
 
 
 def test_a_step_of_another_class_is_run_eagerly(graphs_made: list[StandInGraph]) -> None:
@@ -147,17 +143,6 @@ def test_a_step_of_another_class_is_run_eagerly(graphs_made: list[StandInGraph])
     slide, _ = solve(MarginAttack(projection=TangentProjection()), "l2", captured=True)
     assert not session.graphs.why_not
     assert own.incumbent.distance.equal(slide.incumbent.distance)
-
-
-class Recording:
-    """A projection with a state: not a value."""
-
-    def __init__(self, seen: list[float]) -> None:
-        self.seen = seen
-
-    def __call__(self, problem: Problem, z: Tensor, g: Tensor, beta: float | Tensor) -> Tensor:
-        self.seen.append(float(beta))
-        return z
 
 
 def test_a_model_that_cannot_be_captured_is_run_eagerly(

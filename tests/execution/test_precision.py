@@ -124,11 +124,3 @@ def test_a_model_that_cannot_run_in_low_precision_raises_one_line() -> None:
     x, y = inputs(Fixed(), n=4)
     with pytest.raises(ma.InputError, match="model fails in bf16"):
         ma.measure(Fixed(), x, y, search="bf16")
-
-
-def test_an_unknown_precision_and_one_given_twice_raise() -> None:
-    x, y = inputs(smooth(), n=4)
-    with pytest.raises(ma.InputError, match="search is 'fp8'"):
-        ma.measure(smooth(), x, y, search="fp8")
-    with pytest.raises(ma.InputError, match="search is given twice"):
-        ma.measure(Classifier(smooth()), x, y, search="bf16")

@@ -17,7 +17,7 @@ from torch import Tensor
 from marginattack.core.box import Box
 from marginattack.core.budget import Budget
 from marginattack.core.calibration import batch_noise, largest_change, round_up, tolerance_for
-from marginattack.core.classifier import Classifier
+from marginattack.core.classifier import Classifier, Execution
 from marginattack.core.draws import Draws
 from marginattack.core.freezing import frozen_eval
 from marginattack.core.goals import leave, reach
@@ -81,18 +81,18 @@ class Solution:
 class Session:
     """A classifier frozen in eval mode, with everything that makes its evaluation fast. See ``open_session``."""
 
-    def __init__(self, classifier: Classifier) -> None:
-        self.classifier, self.execution = classifier, classifier.execution
+    def __init__(self, classifier: Classifier, execution: Execution | None = None) -> None:
+        self.classifier, self.execution = classifier, execution or classifier.execution
         self.copies, self.probe = Copies(classifier), Probe()
         self.graphs = Graphs("" if self.execution.graphs else "switched off")
         self.compiler = Compiler("" if self.execution.compiled else "not asked for")
 
     def configure(self, **changes: Any) -> "Session":
         """A session of the same frozen model with other execution settings, such as ``batch_size`` or ``search``."""
-        session = Session(self.classifier)
-        session.execution = replace(self.execution, **changes)
+        execution = replace(self.execution, **changes)
+        session = Session(self.classifier, execution)
         session.copies, session.probe = self.copies, self.probe
-        if session.execution.batch_size == self.execution.batch_size:
+        if replace(execution, search=self.execution.search) == self.execution:
             session.graphs, session.compiler = self.graphs, self.compiler
         return session
 
