@@ -15,7 +15,6 @@ from marginattack.storage.paths import StoragePath, parse_path
 from marginattack.storage.run_folder import RunFolder
 
 FORMAT = 3
-READABLE = (2, 3)  # format 2 has other names for two columns
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -238,11 +237,11 @@ class Margins:
         except FileNotFoundError:
             raise InputError(f"{path} does not exist: {hint}") from None
         about = read_metadata(table)
+        if about.get("format", 0) > FORMAT:
+            formats = f"format {about['format']}, this version reads formats up to {FORMAT}"
+            raise InputError(f"{path} has {formats}: update marginattack")
         if "norm" not in about:
             raise InputError(f"{path} is not a margins file: {hint}")
-        if about["format"] not in READABLE:
-            formats = f"format {about['format']}, this version reads formats 2 to {FORMAT}"
-            raise InputError(f"{path} has {formats}: {hint}")
         shapes = {"adversarial": about["shape"]}
         columns = {name: read_column(table, name, shapes.get(name, ())) for name in Margins.columns()}
         return Margins(norm=about["norm"], settings=about["settings"], **columns)

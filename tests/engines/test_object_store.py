@@ -68,7 +68,10 @@ def test_killed_and_resumed_run_has_the_objects_of_a_folder(server: dict[str, st
     finished = [name for name in list_objects(server, "killed") if name.startswith("margins/")]
     assert 1 <= len(finished) < 16
 
-    result = run(arguments, server)  # waits until the lock of the killed process is stale
+    impatient = "import marginattack.storage.lock as lock; lock.STALE = 4.0; from marginattack.cli import app; app()"
+    result = run(
+        [sys.executable, "-c", impatient, *arguments[3:]], server
+    )  # waits until the killed one's lock is stale
     assert result.returncode == 0, result.stderr
     assert "s3://runs/killed" in result.stdout
     assert call(command(tmp_path, tmp_path / "folder", model="slow")).returncode == 0
