@@ -10,7 +10,7 @@ demo: $(VENV)/demo-installed
 	$(BIN)/marginattack demo
 
 test: lint
-	$(BIN)/pytest -n 2 -q
+	$(BIN)/pytest -n 2 --dist worksteal -q
 
 # The same checks as .pre-commit-config.yaml.
 lint: $(VENV)/dev-installed
