@@ -75,7 +75,7 @@ def _list_images(root: Path, folder: Path) -> list[str]:
 def read_labels(file: Path, images: list[str]) -> Sequence[int]:
     """Read the label of each image from a CSV with columns file and label, or from a list in the order of the names."""
     if not file.is_file():
-        raise InputError(f"--labels {file}: no such file")
+        raise InputError(f"--labels {file}: no such file: check the path")
     readers = {".csv": _read_csv, ".txt": _read_text, ".npy": _read_npy}
     if file.suffix.lower() not in readers:
         raise InputError(f"--labels {file}: not one of {', '.join(readers)}: write a CSV with the columns file,label")

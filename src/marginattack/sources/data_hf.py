@@ -66,7 +66,7 @@ def _load_splits(source: str, datasets: Any) -> dict[str, Any]:
         elif path.is_dir():
             loaded = datasets.load_dataset(str(path))
         elif name.startswith((".", "/", "~")) or path.suffix in FILE_FORMATS:
-            raise InputError(f"{source}: no such file or folder")
+            raise InputError(f"{source}: no such file or folder: check the path")
         else:
             name, _, config = name.partition("@")
             loaded = datasets.load_dataset(name, config or None)

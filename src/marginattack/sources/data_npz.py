@@ -123,7 +123,7 @@ def open_npz(source: str, options: Options) -> Data:
 def read_npz(name: str, path: Path) -> NpzData:
     """Open the arrays of a file after all checks. ``name`` is used in error messages."""
     if not path.is_file():
-        raise InputError(f"{name}: no such file")
+        raise InputError(f"{name}: no such file: check the path")
     with ExitStack() as stack:
         file = stack.enter_context(path.open("rb"))
         try:
