@@ -38,7 +38,8 @@ class Margins:
         backwards: (n,) backward passes of the attack.
         rejected: (n,) bool, found but not adversarial when verified.
         distance_at_90pct: (n,) float64, the best distance when about 90 % of the passes were spent.
-        settings: what the margins were measured with: attack, budget, seed, bounds, versions.
+        settings: what the margins were measured with: attack, budget, seed, bounds, versions; for a randomised model
+            the fields of ``Randomized`` under "randomized".
 
     Example:
         >>> import torch
@@ -69,6 +70,7 @@ class Margins:
     def __repr__(self) -> str:
         s = self.summary()
         shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
+        shares += ", randomized" if self.settings.get("randomized") else ""
         return f"Margins({self.norm}, n={s['n']}, {shares})"
 
     @property

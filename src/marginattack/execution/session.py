@@ -6,10 +6,11 @@ problem = session.problem(batch, norm, budget=400)  # the decision tolerance is 
 solution = session.solve(batch, norm, attack)       # all of it, verified on the plain model
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from marginattack.core.goals import leave, reach
 from marginattack.core.incumbent import History, Incumbent
 from marginattack.core.norms import Norm
 from marginattack.core.problem import Observer, Problem
+from marginattack.core.randomized import OUTWARDS
 from marginattack.core.types import Labels, Logits, Mask
 from marginattack.core.validation import PROBED, Batch, check_batch
 from marginattack.errors import InputError, one_line
@@ -32,6 +34,14 @@ from marginattack.execution.copies import Copies
 from marginattack.execution.evaluator import ModelEvaluator
 from marginattack.execution.graphs import Graphs
 from marginattack.execution.passes import compiled_logits, logits_in_batches, takes_channels_last
+from marginattack.execution.randomized import (
+    NO_TOLERANCE,
+    NOT_CAPTURED,
+    AwayFromInput,
+    RandomizedEvaluator,
+    confirm_rate,
+    require_separate_rows,
+)
 
 EXTEND_TO = (1.0001, 1.001)  # multiples of the distance at which a point that verification rejects is tried again
 SAME_LOGITS = 1e-2  # relative change of a logit with the batch, beyond which the model is no function of its input
@@ -47,7 +57,8 @@ def open_session(model: "Classifier | Session") -> Iterator["Session"]:
     if isinstance(model, Session):
         yield model
         return
-    with frozen_eval(model.model, model.device):
+    cuda = [model.device] if model.device.type == "cuda" else []
+    with frozen_eval(model.model, model.device), torch.random.fork_rng(cuda, enabled=model.randomized is not None):
         session = Session(model)
         try:
             yield session
@@ -62,6 +73,16 @@ class Probe:
     classes: int = 0
     noise: float = 0.0
     channels_last: bool = False
+
+
+class Classified(NamedTuple):
+    """What the model makes of the inputs of a batch."""
+
+    logits: Logits
+    prediction: Labels
+    reached: Mask  # whether an input reaches its goal as it is
+    verified: Mask  # and does so when verified
+    label: Labels  # as verified
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +104,9 @@ class Session:
 
     def __init__(self, classifier: Classifier, execution: Execution | None = None) -> None:
         self.classifier, self.execution = classifier, execution or classifier.execution
+        self.randomized = classifier.randomized
         self.copies, self.probe = Copies(classifier), Probe()
-        self.graphs = Graphs("" if self.execution.graphs else "switched off")
+        self.graphs = Graphs(NOT_CAPTURED if self.randomized else "" if self.execution.graphs else "switched off")
         self.compiler = Compiler("" if self.execution.compiled else "not asked for")
 
     def configure(self, **changes: Any) -> "Session":
@@ -119,6 +141,10 @@ class Session:
             InputError: They make no sense together, or the model is not a deterministic function of each input.
         """
         batch = check_batch(self.classifier, images, labels, targets, ids)
+        if self.randomized is not None:
+            require_separate_rows(self.classifier.model)
+            self.probe = Probe(batch.classes)
+            return batch
         x = batch.images[:PROBED].to(self.classifier.device)
         self.copies.fold(x)
         logits = self.classifier.logits(x)
@@ -138,6 +164,11 @@ class Session:
         self, noise: float | None = None, *, search_noise: float | None = None, dtype: torch.dtype = torch.float32
     ) -> ModelEvaluator:
         """The model with the decision tolerance for this batch noise (None: that of the probe) and dtype of points."""
+        if self.randomized is not None:
+            return RandomizedEvaluator(
+                self.probe.classes, NO_TOLERANCE, self.batch_size, self.copies, self.graphs, self.compiler,
+                rule=self.randomized,
+            )  # fmt: skip
         noise = self.probe.noise if noise is None else noise
         unit = self.classifier.rounding_unit(dtype)
         search = None
@@ -185,8 +216,10 @@ class Session:
     def calibrate(self, images: Tensor, logits: Logits | None = None) -> ModelEvaluator:
         """The model with the decision tolerance for these images: how far batch and precision change their logits.
 
-        Large batches, as an attack's, can change logits more than small ones.
+        Large batches, as an attack's, can change logits more than small ones. A randomised model has none.
         """
+        if self.randomized is not None:
+            return self.evaluator()
         logits = self.logits(images) if logits is None else logits
         beside = self.plain_logits(images, images.flip(0)).to(logits.dtype)
         exact = self.evaluator()
@@ -210,14 +243,19 @@ class Session:
         self, batch: Batch, norm: Norm, *, budget: int | None = None, seed: int = 0, observer: Observer | None = None,
         evaluator: ModelEvaluator | None = None,
     ) -> Problem:  # fmt: skip
-        """The problem of a validated batch, calibrated on it unless a calibrated evaluator is given."""
-        device = self.classifier.device
+        """The problem of a validated batch, calibrated on it unless a calibrated evaluator is given.
+
+        For a randomised model it counts a pass with all its draws as one.
+        """
+        device, incumbent = self.classifier.device, Incumbent
         x0 = batch.images.to(device).flatten(1)
+        if self.randomized is not None:
+            incumbent, budget = AwayFromInput, budget and budget // self.randomized.eot
         box = Box(*(bound.reshape(1, -1).to(device) for bound in self.classifier.bounds_for(batch.images)))
         goals = leave(batch.labels.to(device)) if batch.targets is None else reach(batch.targets.to(device))
         return Problem(
             evaluator or self.calibrate(batch.images), batch.images.shape[1:], x0, box, norm, goals,
-            batch.targets is not None, Budget(len(x0), budget, device), Incumbent(x0, box, norm),
+            batch.targets is not None, Budget(len(x0), budget, device), incumbent(x0, box, norm),
             Draws(seed, batch.ids, x0), observer or Observer(),
         )  # fmt: skip
 
@@ -227,8 +265,8 @@ class Session:
     ) -> Solution:  # fmt: skip
         """Attack a validated batch and verify what was found.
 
-        A point that the plain model rejects lies within rounding of the boundary; it is tried again a little further
-        out, and counts as not found if that fails too.
+        A point that the plain model rejects lies within rounding of the boundary, or was lucky in its draws; it is
+        tried again a little further out, and counts as not found if that fails too.
         """
         problem = self.problem(batch, norm, budget=budget, seed=seed, evaluator=evaluator)
         problem.solve(attack)
@@ -236,7 +274,7 @@ class Session:
         adversarial = problem.incumbent.points.unflatten(1, x.shape[1:]).cpu()
         found = torch.isfinite(problem.incumbent.distance[:, 0]).cpu()
         holds, label = self.verify(batch, adversarial)
-        for factor in EXTEND_TO:
+        for factor in EXTEND_TO if self.randomized is None else OUTWARDS:
             lost = (found & ~holds).nonzero()[:, 0]
             if len(lost):
                 lo, hi = self.classifier.bounds_for(x)
@@ -244,20 +282,61 @@ class Session:
                 good, labels = self.verify(batch.select(lost), further)
                 kept = lost[good]
                 adversarial[kept], label[kept], holds[kept] = further[good], labels[good], True
-        success = found & holds
+        success, draws = found & holds, 1 if self.randomized is None else self.randomized.eot
         distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
         return Solution(
             adversarial=torch.where(success.view(-1, *[1] * (x.ndim - 1)), adversarial, x),
             distance=torch.where(success, distance, torch.inf), label=label, success=success, rejected=found & ~holds,
-            forwards=problem.budget.forwards, backwards=problem.budget.backwards, history=problem.incumbent.history,
+            forwards=draws * problem.budget.forwards, backwards=draws * problem.budget.backwards,
+            history=problem.incumbent.history,
         )  # fmt: skip
 
     def verify(self, batch: Batch, points: Tensor) -> tuple[Mask, Labels]:
-        """Whether each point is adversarial for the plain model and inside the box; the plain model's labels."""
-        label = self.plain_labels(points, batch.images)
+        """Whether each point is adversarial for the plain model and inside the box; the plain model's labels.
+
+        For a randomised model: whether fresh draws confirm the rate; the class that they reach most often.
+        """
         lo, hi = self.classifier.bounds_for(points)
         inside = ((points >= lo) & (points <= hi)).flatten(1).all(1)
+        if self.randomized is not None:
+            holds, label = confirm_rate(self.randomized, batch, lambda rows: self.plain_logits(points[rows]))
+            return inside & holds, label
+        label = self.plain_labels(points, batch.images)
         return inside & batch.reached(label), label
+
+    def seed_draws(self, seed: int, ids: Tensor) -> None:
+        """Seed torch's generators, from which a randomised model draws, for these samples."""
+        if self.randomized is not None:
+            digest = hashlib.blake2b(f"{seed}:{ids.tolist()}".encode(), digest_size=8).digest()
+            torch.manual_seed(int.from_bytes(digest))
+
+    def holds_again(self, points: Tensor, reached: Callable[[Labels], Mask]) -> Mask:
+        """Whether fresh draws of a randomised model do not contradict that these labels of the points are reached."""
+        assert self.randomized is not None
+        hits = torch.zeros(len(points), dtype=torch.int64)
+        for _ in range(self.randomized.draws):
+            hits += reached(self.plain_labels(points))
+        return hits > self.randomized.contradicted
+
+    def classify(self, batch: Batch) -> Classified:
+        """Classify the inputs of a batch; those that reach their goal as they are, are verified.
+
+        For a randomised model, an input reaches its goal if the verification confirms it.
+        """
+        logits = self.logits(batch.images, batch.ids)
+        if self.randomized is not None:
+            reached, label = self.verify(batch, batch.images)
+            other = batch.labels
+            if batch.targets is not None:
+                other = logits.scatter(1, batch.targets[:, None], -torch.inf).argmax(1)
+            prediction = torch.where(reached, label, other)
+            return Classified(logits, prediction, reached, reached, prediction)
+        prediction = logits.argmax(1)
+        reached = batch.reached(prediction)
+        verified, label = reached.clone(), prediction.clone()
+        if bool(reached.any()):
+            verified[reached], label[reached] = self.verify(batch.select(reached), batch.images[reached])
+        return Classified(logits, prediction, reached, verified, label)
 
 
 def _require_finite(logits: Logits, ids: Tensor | None = None) -> Logits:

@@ -20,6 +20,7 @@ from marginattack.attacks import Attack
 from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
 from marginattack.core.norms import NORMS
+from marginattack.core.randomized import Randomized
 from marginattack.errors import InputError, one_line
 from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.session import Session
@@ -49,6 +50,12 @@ class Job:
         """Each attack under each norm."""
         return [Part(attack, norm) for attack in self.attacks for norm in self.settings.norms]
 
+    @property
+    def randomized(self) -> Randomized | None:
+        """How a randomised model is measured; None for a deterministic one."""
+        stated = self.settings.model_dump(include={"eot", "rate", "confidence", "draws"}, exclude_none=True)
+        return Randomized(**stated) if self.settings.randomized else None
+
     def identity(self) -> dict[str, Any]:
         """Everything that the results depend on."""
         s = self.settings
@@ -60,6 +67,7 @@ class Job:
             "norms": s.norms, "attacks": {name: repr(attack) for name, attack in self.attacks.items()},
             "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice, "search": s.search,
             "target": s.target if self.targets is None else hashlib.sha256(self.targets.numpy().tobytes()).hexdigest(),
+            **({} if self.randomized is None else {"randomized": asdict(self.randomized)}),
         }  # fmt: skip
 
     def about(self) -> dict[str, Any]:
@@ -73,6 +81,7 @@ class Job:
             "data": {"name": self.data.name, "classes": self.data.classes, **identity["data"]},
             "attacks": identity["attacks"],
             "settings": self.settings.model_dump(),
+            **({} if self.randomized is None else {"randomized": str(self.randomized)}),
             "versions": {"marginattack": __version__, "python": platform.python_version(),
                          "torch": str(torch.__version__), "numpy": np.__version__, "system": platform.platform()},
             "started": now(),
@@ -106,7 +115,10 @@ class Job:
     def make_classifier(self) -> Classifier:
         """The model as the settings say it is to be evaluated."""
         s = self.settings
-        return Classifier(self.model.module, bounds=(0.0, 1.0), search=s.search, compiled=s.compiled)
+        return Classifier(
+            self.model.module, bounds=(0.0, 1.0), search=s.search, compiled=s.compiled,
+            randomized=self.randomized or False,
+        )  # fmt: skip
 
     def choose_batch(self, session: Session) -> int:
         """The batch size of the settings, or else the largest that fits into memory."""
@@ -142,6 +154,7 @@ def run_preflight(job: Job) -> list[Finding]:
     return preflight(
         job.model.module, images, labels, bare=job.model.bare, was_training=job.model.was_training,
         preprocessing=job.model.preprocessing, expect_accuracy=job.settings.expect_accuracy,
+        randomized=job.settings.randomized,
     )  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def _trace_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[tupl
 
 def _probe_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[Finding]:
     """Run the black-box probe against the first attack under each norm, on some samples of its first shard."""
-    if job.settings.target is not None:
+    if job.settings.target is not None or session.randomized is not None:  # it compares single decisions
         return
     table = folder.table(["forwards", "backwards"])
     passes = sum(int(np.sum(table.column(name).to_numpy())) for name in table.column_names)

@@ -84,6 +84,30 @@ class Settings(_Strict):
         "float32", title="PRECISION", description="Precision of the search, not of the result: float32, tf32 or bf16."
     )
     compiled: bool = Field(False, description="On a GPU, compile the model with torch.compile; for large data sets.")
+    randomized: bool = Field(False, description="The model draws random numbers: adversarial means wrong at a rate.")
+    eot: int | None = Field(
+        None, ge=1, description="With --randomized: draws per query, each counted as a pass; 10 unless stated."
+    )
+    rate: float | None = Field(
+        None, gt=0, lt=1,
+        description="With --randomized: adversarial means wrong with a probability above RATE; 0.5 unless stated.",
+    )  # fmt: skip
+    draws: int | None = Field(
+        None, ge=20, description="With --randomized: a stored point holds on N fresh draws; 200 unless stated."
+    )
+    confidence: float | None = Field(
+        None, gt=0, lt=1, title="PROBABILITY",
+        description="With --randomized: with which probability it does, at least; 0.99 unless stated.",
+    )  # fmt: skip
+
+    @field_validator("randomized", "eot", "rate", "draws", "confidence")
+    @classmethod
+    def _check_randomized(cls, value: Any, info: Any) -> Any:
+        if info.field_name != "randomized" and value is not None and not info.data.get("randomized"):
+            raise ValueError("it is for randomised models only: add --randomized")
+        if info.field_name == "randomized" and value and info.data.get("lattice"):
+            raise ValueError("images at 8 bits are not searched for randomised models: leave out --lattice")
+        return value
 
     @field_validator("model", "data", "norms", "attacks", mode="before")
     @classmethod

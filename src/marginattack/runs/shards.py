@@ -51,9 +51,10 @@ class ShardRunner:
         job, settings, norm, (ids, x, y) = self.job, self.job.settings, NORMS[part.norm], samples
         batch, correct = self.session.validate(x, y, ids=ids), None
         seen = len(batch)
+        self.session.seed_draws(settings.seed, batch.ids)
         if settings.only_correct or settings.target is not None:
-            logits = self.session.logits(batch.images, batch.ids)
-            correct = logits.argmax(1) == batch.labels
+            logits, prediction, *_ = self.session.classify(batch)
+            correct = prediction == batch.labels
             if settings.only_correct:
                 batch, logits = batch.select(correct), logits[correct]
             if len(batch) == 0:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from marginattack.core.norms import NORMS, Norm
-from marginattack.core.types import Mask
+from marginattack.core.types import Labels, Mask
 from marginattack.execution.session import Session
 from marginattack.storage.run_folder import Part, RunFolder
 
@@ -32,23 +32,30 @@ def _verify_rows(
 ) -> Mask:
     """Whether the input, distance and adversarial label of each row are right, and its point is inside the box."""
     x, adversarial = images["original"], images["adversarial"]
+    session.seed_draws(-1, column["id"])  # not the draws that the points were found with
     same = torch.tensor([fingerprint(image) == stored for image, stored in zip(x, inputs, strict=True)])
-    same &= (images["id"] == column["id"]) & (session.plain_labels(x) == column["prediction"])
-    label, reached = _reaches_goal(adversarial, column, session)
+    same &= (images["id"] == column["id"]) & _agrees(x, column["prediction"], column, session)
     if "adversarial_255" in images:
         points = (images["adversarial_255"] / 255).to(x)
         distance = norm.size((points - x).double().flatten(1))[:, 0]
         close = torch.isclose(distance, column["distance_255"], rtol=1e-6, atol=1e-9)
-        _, reached_255 = _reaches_goal(points, column, session)
+        reached_255 = _reached(session.plain_labels(points), column)
         same &= torch.isinf(column["distance_255"]) | (reached_255 & close)
     distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
     inside = ((adversarial >= 0) & (adversarial <= 1)).flatten(1).all(1)
     close = torch.isclose(distance, column["distance"], rtol=1e-9, atol=0)
-    adversarial_holds = reached & inside & close & (label == column["adversarial_label"])
+    label = column["adversarial_label"]
+    adversarial_holds = _reached(label, column) & _agrees(adversarial, label, column, session) & inside & close
     return same & torch.where(column["success"], adversarial_holds, torch.isinf(column["distance"]))
 
 
-def _reaches_goal(points: Tensor, column: dict[str, Tensor], session: Session) -> tuple[Tensor, Mask]:
-    """The class of each point on the plain model, and whether it is the target, or any wrong class if untargeted."""
-    label, target = session.plain_labels(points), column["target"]
-    return label, torch.where(target >= 0, label == target, label != column["label"])
+def _reached(label: Labels, column: dict[str, Tensor]) -> Mask:
+    """Whether these labels are the target, or any wrong class if untargeted."""
+    return torch.where(column["target"] >= 0, label == column["target"], label != column["label"])
+
+
+def _agrees(points: Tensor, stored: Labels, column: dict[str, Tensor], session: Session) -> Mask:
+    """Whether the plain model gives the points their stored labels; for a randomised one, nothing contradicts them."""
+    if session.randomized is None:
+        return session.plain_labels(points) == stored
+    return ~_reached(stored, column) | session.holds_again(points, lambda label: _reached(label, column))

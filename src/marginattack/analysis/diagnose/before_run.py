@@ -27,6 +27,7 @@ def preflight(
     was_training: bool = False,
     preprocessing: Mapping[str, Any] | None = None,
     expect_accuracy: float | None = None,
+    randomized: bool = False,
 ) -> list[Finding]:
     """Check a model for what makes margins meaningless or too large.
 
@@ -40,6 +41,7 @@ def preflight(
         was_training: Whether the model was loaded in train mode.
         preprocessing: That normalisation, with "mean" and "std" (None if there is none).
         expect_accuracy: The accuracy that the model should have, 0 to 1.
+        randomized: Whether the model is meant to be random: that, and what follows from it, is then no finding.
 
     Returns:
         The findings, the most important first; empty if there is none.
@@ -76,7 +78,8 @@ def preflight(
             findings = _check_logits(runner, y.to(classifier.device), bare, preprocessing, expect_accuracy)
     if was_training:
         findings.append(make_finding("train-mode", "the model was passed in train mode", n, n))
-    return prioritise(findings)
+    meant = ("random", "stays-in-train-mode") if randomized else ()
+    return [finding for finding in prioritise(findings) if finding.code not in meant]
 
 
 def _check_logits(

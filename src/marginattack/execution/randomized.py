@@ -1,0 +1,100 @@
+"""Randomised models: queries that average draws, and the test of a rate on fresh ones.
+
+Each draw is a pass of its own, never a repeated row of a batch: a model may draw once per batch, as random resizing
+does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from marginattack.core.calibration import Tolerance
+from marginattack.core.incumbent import Incumbent
+from marginattack.core.losses import MARGIN, Margin, RankedMargin
+from marginattack.core.queries import Answer, Query, evaluate
+from marginattack.core.randomized import Randomized
+from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars
+from marginattack.core.validation import Batch
+from marginattack.errors import InputError
+from marginattack.execution.evaluator import ModelEvaluator
+
+NO_TOLERANCE = Tolerance(0.0, 0.0)  # verification on fresh draws decides, not rounding
+NOT_CAPTURED = "the model is randomised, and a graph would replay its draws"
+
+
+@dataclass(frozen=True, eq=False)
+class RandomizedEvaluator(ModelEvaluator):
+    """Answers with the mean of ``rule.eot`` draws; decides by how many of them are misclassified."""
+
+    rule: Randomized = field(default_factory=Randomized)
+
+    def logits(self, images: Tensor, *, repeated: bool = False) -> Logits:
+        """The mean logits of the draws, differentiable."""
+        return self._draw(images).mean(0)
+
+    def query_batch(self, query: Query, points: Points, goals: Goals) -> Answer:
+        """Value and gradient of the mean logits; a margin is moved so that it is negative where the draws decide so."""
+        drawn: list[Tensor] = []
+
+        def mean(images: Tensor) -> Logits:
+            drawn.append(self._draw(images))
+            return drawn[0].mean(0)
+
+        answer = evaluate(mean, self.tolerance, query, points, goals)
+        label, direction = goals.unbind(1)
+        margins = torch.stack([direction * MARGIN(logits.detach(), label) for logits in drawn[0]])
+        c = margins.kthvalue(self.rule.crossed_draws, dim=0).values
+        shift = (c - direction * MARGIN(answer.logits, label)).nan_to_num(0.0)
+        moved = [isinstance(loss, Margin | RankedMargin) for loss in query.losses]
+        values = answer.values + torch.tensor(moved, device=c.device)[:, None] * shift
+        return answer._replace(values=values, crossed=c < 0)
+
+    def _draw(self, images: Tensor) -> Tensor:
+        return torch.stack([super(RandomizedEvaluator, self).logits(images) for _ in range(self.rule.eot)])
+
+
+class AwayFromInput(Incumbent):
+    """An incumbent that is never the input itself, which was tested with more draws than a query makes."""
+
+    def judge(self, x: Points, crossed: Mask) -> Scalars:
+        return super().judge(x, crossed & (x != self.x0).any(1))
+
+
+def confirm_rate(rule: Randomized, batch: Batch, draw: Callable[[Tensor], Logits]) -> tuple[Mask, Labels]:
+    """Whether each sample is confirmed to reach its goal at the rate; the class that it reaches most often.
+
+    ``draw`` returns the logits of some rows from one fresh draw. A row is tested until it is confirmed or no longer
+    looks like it. Logits that are not finite reach no goal.
+    """
+    votes = torch.zeros(len(batch), batch.classes, dtype=torch.int64)
+    holds, pending, drawn = torch.zeros(len(batch), dtype=torch.bool), torch.arange(len(batch)), 0
+    for look in rule.looks:
+        for _ in range(look.draws - drawn if len(pending) else 0):
+            logits = draw(pending)
+            finite = torch.isfinite(logits).all(1)
+            votes[pending[finite], logits[finite].argmax(1)] += 1
+        drawn = look.draws
+        reached = votes_for_goal(batch, votes).sum(1)[pending]
+        holds[pending] = reached >= look.confirmed
+        pending = pending[~holds[pending] & (reached > rule.needed_rate * drawn)]
+    return holds, votes_for_goal(batch, votes).argmax(1)
+
+
+def votes_for_goal(batch: Batch, votes: Tensor) -> Tensor:
+    """The votes for classes that an attack wants: any but the label, or the target."""
+    goal = batch.labels if batch.targets is None else batch.targets
+    chosen = torch.nn.functional.one_hot(goal, batch.classes).bool()
+    return votes.masked_fill(chosen if batch.targets is None else ~chosen, 0)
+
+
+def require_separate_rows(model: nn.Module) -> None:
+    """Refuse a model that normalises over the batch, whose draws would depend on the other inputs.
+
+    Raises:
+        InputError: A batch normalisation uses the statistics of the batch.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or module.running_mean is None):
+            raise InputError(f"{name or 'model'} normalises over the batch: use BatchNorm with running statistics")
