@@ -90,8 +90,9 @@ def measure_samples(
 ) -> tuple[Margins, Session]:  # fmt: skip
     """Measure validated samples, ``batch`` at a time; also return the session with the batch size that fitted."""
     classifier, rule = session.classifier, session.randomized
-    if rule is not None and budget is not None and budget < 2 * rule.eot:
-        raise InputError(f"budget is {budget}: a gradient takes {2 * rule.eot} passes, {rule.eot} draws; give more")
+    if rule is not None and budget is not None and budget < 4 * rule.eot:
+        needed = f"two gradients of {rule.eot} draws take {4 * rule.eot} passes"
+        raise InputError(f"budget is {budget}, but {needed}: raise the budget, or lower eot")
     settings = {
         "attack": repr(attack), "budget": budget, "seed": seed, "targeted": samples.targets is not None,
         "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],

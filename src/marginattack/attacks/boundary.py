@@ -62,7 +62,11 @@ class Boundary(Attack):
             torch.manual_seed(seed)
             noise.run(model, problem.x0, label)
             if bool(torch.isfinite(problem.incumbent.distance)):
-                walk.run(model, problem.x0, label, starting_points=problem.incumbent.points)
+                try:
+                    walk.run(model, problem.x0, label, starting_points=problem.incumbent.points)
+                except ValueError as error:  # a randomised model may decide otherwise when it is queried again
+                    if "starting_points" not in str(error):
+                        raise
 
 
 class _Decisions:

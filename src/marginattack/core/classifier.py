@@ -89,11 +89,11 @@ class Classifier:
             warnings.warn("Classifier(chunk=…) is deprecated: use batch_size=…", DeprecationWarning, stacklevel=2)
             batch_size = chunk
         self.model = model
-        self.execution = Execution(batch_size=batch_size, graphs=graphs, search=search, compiled=compiled)
         self.randomized = as_randomized(randomized)
         if self.randomized is not None and (compiled or search != "float32"):
             option = "compiled=True" if compiled else f"search={search!r}"
             raise InputError(f"{option} does not work for a randomised model, whose draws it may change: leave it out")
+        self.execution = Execution(batch_size=batch_size, graphs=graphs, search=search, compiled=compiled)
         self.bounds_stated = bounds is not None
         self.lo, self.hi = _check_bounds((0.0, 1.0) if bounds is None else bounds)
         weight = next((p for p in model.parameters() if p.is_floating_point()), None)

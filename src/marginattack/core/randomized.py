@@ -9,16 +9,18 @@ this: one binomial test per look and candidate (Clopper and Pearson 1934), Bonfe
 the first candidate that passes is kept.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from marginattack.errors import InputError
 
-# Multiples of the distance at which a point that is not confirmed is tried again
+# Multiples of the distance at which a point that is not confirmed is tried again; then, of the tangent plane's at x₀
 OUTWARDS = (1.02, 1.04, 1.06, 1.08, 1.1, 1.13, 1.16, 1.2, 1.25, 1.3, 1.4, 1.5, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0)
-LOOKS = (0.25, 1.0, 4.0)  # draws after which a test may end, in units of ``draws``: clear cases are cheap
-TESTS = 2 + len(OUTWARDS)  # per sample: the input, the point found, and further out
+FROM_INPUT = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
+LOOKS = (0.1, 0.5, 2.0, 4.0)  # draws after which a test may end, in units of ``draws``: clear cases are cheap
+TESTS = 2 + len(OUTWARDS) + len(FROM_INPUT)  # per sample, with those of the input and of the point found
 SEARCH_ERROR = 0.1  # of a query's decision, so that the search does not keep points that were lucky
 READ_BACK_ERROR = 1e-6  # per stored row that is checked again, so that a run of many rows has no false alarm
 
@@ -77,7 +79,7 @@ class Randomized:
         """The probability of misclassification with which a repetition fails in half of the allowed error."""
         from scipy.stats import beta
 
-        least = int(self.rate * self.draws) + 1
+        least = math.floor(self.rate * self.draws + 1e-9) + 1
         return float(beta.ppf(1 - (1 - self.confidence) / 2, least, self.draws - least + 1))
 
     @cached_property

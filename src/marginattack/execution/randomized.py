@@ -5,23 +5,20 @@ does.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
-from marginattack.core.calibration import Tolerance
+from marginattack.core import losses
 from marginattack.core.incumbent import Incumbent
-from marginattack.core.losses import MARGIN, Margin, RankedMargin
+from marginattack.core.problem import Problem
 from marginattack.core.queries import Answer, Query, evaluate
 from marginattack.core.randomized import Randomized
 from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError
 from marginattack.execution.evaluator import ModelEvaluator
-
-NO_TOLERANCE = Tolerance(0.0, 0.0)  # verification on fresh draws decides, not rounding
-NOT_CAPTURED = "the model is randomised, and a graph would replay its draws"
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +41,14 @@ class RandomizedEvaluator(ModelEvaluator):
 
         answer = evaluate(mean, self.tolerance, query, points, goals)
         label, direction = goals.unbind(1)
-        margins = torch.stack([direction * MARGIN(logits.detach(), label) for logits in drawn[0]])
-        c = margins.kthvalue(self.rule.crossed_draws, dim=0).values
-        shift = (c - direction * MARGIN(answer.logits, label)).nan_to_num(0.0)
-        moved = [isinstance(loss, Margin | RankedMargin) for loss in query.losses]
-        values = answer.values + torch.tensor(moved, device=c.device)[:, None] * shift
-        return answer._replace(values=values, crossed=c < 0)
+        margins = torch.stack([direction * losses.MARGIN(logits.detach(), label) for logits in drawn[0]])
+        deciding = margins.kthvalue(self.rule.crossed_draws, dim=0).values
+        own, other = losses.compare(answer.logits, label)
+        undecided = self.tolerance.of(losses.scale(answer.logits, own, other))
+        shift = (deciding - direction * (own - other)).nan_to_num(0.0)
+        moved = [isinstance(loss, losses.Margin | losses.RankedMargin) for loss in query.losses]
+        values = answer.values + torch.tensor(moved, device=shift.device)[:, None] * shift
+        return answer._replace(values=values, crossed=deciding + undecided < 0)
 
     def _draw(self, images: Tensor) -> Tensor:
         return torch.stack([super(RandomizedEvaluator, self).logits(images) for _ in range(self.rule.eot)])
@@ -80,6 +79,17 @@ def confirm_rate(rule: Randomized, batch: Batch, draw: Callable[[Tensor], Logits
         holds[pending] = reached >= look.confirmed
         pending = pending[~holds[pending] & (reached > rule.needed_rate * drawn)]
     return holds, votes_for_goal(batch, votes).argmax(1)
+
+
+def towards_tangent_plane(problem: Problem, rows: Mask) -> Points:
+    """The points of the tangent planes at the inputs, from one more gradient for these rows.
+
+    The direction that remains for inputs so close to the rate that a search finds lucky points next to them.
+    """
+    problem.budget.left[rows] += 2
+    part = replace(problem, budget=problem.budget.masked(rows, of_all=True))
+    c, g = part.value_and_gradient(problem.x0)
+    return problem.norm.onto_plane(problem.x0, g, c.abs(), problem.box)
 
 
 def votes_for_goal(batch: Batch, votes: Tensor) -> Tensor:

@@ -7,9 +7,10 @@ solution = session.solve(batch, norm, attack)       # all of it, verified on the
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from marginattack.core.goals import leave, reach
 from marginattack.core.incumbent import History, Incumbent
 from marginattack.core.norms import Norm
 from marginattack.core.problem import Observer, Problem
-from marginattack.core.randomized import OUTWARDS
+from marginattack.core.randomized import FROM_INPUT, OUTWARDS
 from marginattack.core.types import Labels, Logits, Mask
 from marginattack.core.validation import PROBED, Batch, check_batch
 from marginattack.errors import InputError, one_line
@@ -35,12 +36,11 @@ from marginattack.execution.evaluator import ModelEvaluator
 from marginattack.execution.graphs import Graphs
 from marginattack.execution.passes import compiled_logits, logits_in_batches, takes_channels_last
 from marginattack.execution.randomized import (
-    NO_TOLERANCE,
-    NOT_CAPTURED,
     AwayFromInput,
     RandomizedEvaluator,
     confirm_rate,
     require_separate_rows,
+    towards_tangent_plane,
 )
 
 EXTEND_TO = (1.0001, 1.001)  # multiples of the distance at which a point that verification rejects is tried again
@@ -106,7 +106,8 @@ class Session:
         self.classifier, self.execution = classifier, execution or classifier.execution
         self.randomized = classifier.randomized
         self.copies, self.probe = Copies(classifier), Probe()
-        self.graphs = Graphs(NOT_CAPTURED if self.randomized else "" if self.execution.graphs else "switched off")
+        replays = "" if self.randomized is None else "the model is randomised: a graph would replay its draws"
+        self.graphs = Graphs(replays or ("" if self.execution.graphs else "switched off"))
         self.compiler = Compiler("" if self.execution.compiled else "not asked for")
 
     def configure(self, **changes: Any) -> "Session":
@@ -164,17 +165,13 @@ class Session:
         self, noise: float | None = None, *, search_noise: float | None = None, dtype: torch.dtype = torch.float32
     ) -> ModelEvaluator:
         """The model with the decision tolerance for this batch noise (None: that of the probe) and dtype of points."""
-        if self.randomized is not None:
-            return RandomizedEvaluator(
-                self.probe.classes, NO_TOLERANCE, self.batch_size, self.copies, self.graphs, self.compiler,
-                rule=self.randomized,
-            )  # fmt: skip
         noise = self.probe.noise if noise is None else noise
         unit = self.classifier.rounding_unit(dtype)
         search = None
         if search_noise is not None:
             search = self.execution.search, tolerance_for(unit, max(noise, search_noise))
-        return ModelEvaluator(
+        make = ModelEvaluator if self.randomized is None else partial(RandomizedEvaluator, rule=self.randomized)
+        return make(
             self.probe.classes, tolerance_for(unit, noise), self.batch_size, self.copies, self.graphs, self.compiler,
             channels_last=self.probe.channels_last, search=search,
         )  # fmt: skip
@@ -268,21 +265,31 @@ class Session:
         A point that the plain model rejects lies within rounding of the boundary, or was lucky in its draws; it is
         tried again a little further out, and counts as not found if that fails too.
         """
+        draws = 1 if self.randomized is None else self.randomized.eot
+        if budget is not None and self.randomized is not None:
+            budget -= 2 * draws  # for ``towards_tangent_plane``
         problem = self.problem(batch, norm, budget=budget, seed=seed, evaluator=evaluator)
         problem.solve(attack)
         x = batch.images
         adversarial = problem.incumbent.points.unflatten(1, x.shape[1:]).cpu()
         found = torch.isfinite(problem.incumbent.distance[:, 0]).cpu()
         holds, label = self.verify(batch, adversarial)
-        for factor in EXTEND_TO if self.randomized is None else OUTWARDS:
-            lost = (found & ~holds).nonzero()[:, 0]
-            if len(lost):
-                lo, hi = self.classifier.bounds_for(x)
-                further = torch.clamp(x[lost] + factor * (adversarial[lost] - x[lost]), lo, hi)
-                good, labels = self.verify(batch.select(lost), further)
-                kept = lost[good]
-                adversarial[kept], label[kept], holds[kept] = further[good], labels[good], True
-        success, draws = found & holds, 1 if self.randomized is None else self.randomized.eot
+
+        def retry(points: Tensor, factors: Sequence[float]) -> None:
+            """Try lost points at multiples of the distance of these, until one holds."""
+            for factor in factors:
+                lost = (found & ~holds).nonzero()[:, 0]
+                if len(lost):
+                    lo, hi = self.classifier.bounds_for(x)
+                    further = torch.clamp(x[lost] + factor * (points[lost] - x[lost]), lo, hi)
+                    good, labels = self.verify(batch.select(lost), further)
+                    kept = lost[good]
+                    adversarial[kept], label[kept], holds[kept] = further[good], labels[good], True
+
+        retry(adversarial.clone(), EXTEND_TO if self.randomized is None else OUTWARDS)
+        if self.randomized is not None and bool((found & ~holds).any()):
+            retry(towards_tangent_plane(problem, found & ~holds).unflatten(1, x.shape[1:]).cpu(), FROM_INPUT)
+        success = found & holds
         distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
         return Solution(
             adversarial=torch.where(success.view(-1, *[1] * (x.ndim - 1)), adversarial, x),

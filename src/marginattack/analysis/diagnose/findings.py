@@ -70,7 +70,7 @@ CAUSES: dict[str, Cause] = {
         "may be far too large.",
         "Also measure the model without that step, trust the black-box probe, and use an adaptive attack."),
     "random": Cause("grave", _NO_FUNCTION,
-        "Disable dropout and noise at test time, or measure the mean of many passes with fixed random draws."),
+        "Disable dropout and noise at test time; if the noise is meant, measure with --randomized (randomized=True)."),
     "batch-dependent": Cause("grave", "The class of an input depends on the other inputs of its batch. " + _NO_FUNCTION,
         "Use batch normalisation with running statistics (track_running_stats=True, eval mode)."),
     "quantised-layers": Cause("grave", "Integer layers have no gradient. " + _STUCK,
