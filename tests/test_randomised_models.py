@@ -19,20 +19,19 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "dropout left on": (Dropout, (12,)),
     "random resizing and padding": (ResizeAndPad, (1, 8, 8)),
 }
-QUICK = ma.Randomized(eot=3, draws=50)
+QUICK = ma.Randomized(eot=3, draws=30)
 
 
-@pytest.mark.parametrize(("norm", "dual", "rate"), [("l2", 2, 0.5), ("linf", 1, 0.5), ("l1", inf, 0.5), ("l2", 2, 0.9)])
+@pytest.mark.parametrize(("norm", "dual", "rate"), [("l2", 2, 0.5), ("linf", 1, 0.5), ("l1", inf, 0.8)])
 def test_margins_of_a_linear_model_are_those_at_the_rate(norm: str, dual: float, rate: float) -> None:
-    oracle = Linear(40)
-    rule = ma.Randomized(rate=rate, eot=5)
+    oracle, rule = Linear(40), ma.Randomized(rate=rate, eot=5, draws=100)
     found = ma.measure(oracle.model, oracle.x, oracle.y, norm, bounds=(-9, 9), randomized=rule, budget=300)
     assert found.success.all()
     assert (oracle.rate(found.adversarial) > rate).all()
     exact, noise = oracle.margin(rate, dual)
     excess = (found.distance - exact) / noise
     assert (excess > 0).all()
-    # What 200 draws can show lies 0.24 (rate 0.5) and 0.34 (0.9) standard deviations of the noise beyond the rate.
+    # What 100 draws can show lies a third of the noise's standard deviation beyond the rate.
     assert float(excess.median()) < 1
     assert float(excess.max()) < 2
 
@@ -41,8 +40,8 @@ def test_margins_of_a_linear_model_are_those_at_the_rate(norm: str, dual: float,
 def test_stored_points_hold_on_fresh_draws(name: str) -> None:
     factory, shape = MODELS[name]
     model = make(factory)
-    x, y = clear_inputs(model, shape, 40)
-    found = ma.measure(model, x, y, "l2", randomized=True, eot=5, budget=200)
+    x, y = clear_inputs(model, shape, 24)
+    found = ma.measure(model, x, y, "l2", randomized=True, eot=4, budget=160)
     assert found.summary()["accuracy"] == 1
     assert found.success.double().mean() > 0.95
     wrong = 200 - votes(model, found.adversarial, 200).gather(1, y[:, None])[:, 0]
@@ -62,10 +61,10 @@ def test_points_that_are_adversarial_once_do_not_hold() -> None:
 def test_attacks_on_a_randomised_model(attack: str) -> None:
     oracle = Linear(4)
     found = ma.measure(
-        oracle.model, oracle.x, oracle.y, "l2", bounds=(-3, 4), attack=attack, randomized=QUICK, budget=150
+        oracle.model, oracle.x, oracle.y, "l2", bounds=(-3, 4), attack=attack, randomized=QUICK, budget=90
     )
     assert (oracle.rate(found.adversarial) > 0.5)[found.success].all()
-    assert (found.forwards + found.backwards <= 150).all()
+    assert (found.forwards + found.backwards <= 90).all()
     assert found.success.any() or attack in MAY_FAIL
 
 
@@ -77,15 +76,15 @@ def test_targeted_points_reach_their_target_at_the_rate() -> None:
     assert found.success.any()
     assert found.adversarial_label[found.success].equal(targets[found.success])
     hits = votes(model, found.adversarial, 200).gather(1, targets[:, None])[:, 0]
-    assert (hits > 90)[found.success].all()  # of 200: the promise is for 50
+    assert (hits > 90)[found.success].all()  # of 200: the promise is for 30
 
 
 def test_inputs_close_to_the_rate_are_measured() -> None:
     """A search finds lucky points next to them, in any direction: the tangent plane at the input rescues these."""
     oracle = Linear(1)
-    x = 0.5 + torch.linspace(-0.2, 0.2, 30)[:, None] * oracle.sigma * oracle.w / oracle.w.norm()
-    oracle.y = torch.zeros(30, dtype=torch.int64)
-    rule = ma.Randomized(eot=2, draws=100)  # two draws: luck is common
+    x = 0.5 + torch.linspace(-0.2, 0.2, 16)[:, None] * oracle.sigma * oracle.w / oracle.w.norm()
+    oracle.y = torch.zeros(16, dtype=torch.int64)
+    rule = ma.Randomized(eot=2, draws=50)  # two draws: luck is common
     found = ma.measure(oracle.model, x, oracle.y, "l2", bounds=(-9, 9), randomized=rule, budget=200)
     assert found.success.all()
     assert (oracle.rate(found.adversarial) > 0.5).all()
