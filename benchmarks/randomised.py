@@ -17,7 +17,8 @@ from torch.nn import functional
 import marginattack as ma
 from marginattack.sources.data import samples
 
-SAMPLES, DRAWS, BUDGET, EOT = 500, 200, 1000, 10
+SAMPLES, DRAWS, BUDGET, EOT = 300, 200, 1000, 10
+MODELS = {"gaussian noise": "l2", "dropout left on": "linf", "random resizing and padding": "l2"}
 
 
 class Noise(nn.Module):
@@ -91,10 +92,7 @@ def measure(kind: str, norm: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    kinds = ("gaussian noise", "dropout left on", "random resizing and padding")
-    rows = []
-    for kind in kinds:
-        for norm in ("l2", "linf"):
-            rows.append(measure(kind, norm))
-            print(rows[-1], flush=True)
-    record.write("randomised", {"samples": SAMPLES, "budget": BUDGET, "rule": str(ma.Randomized(eot=EOT)), "rows": rows})
+    rows = [measure(kind, norm) for kind, norm in MODELS.items()]
+    rule = str(ma.Randomized(eot=EOT))
+    print(*rows, sep="\n")
+    record.write("randomised", {"samples": SAMPLES, "budget": BUDGET, "rule": rule, "rows": rows})
