@@ -39,17 +39,6 @@ class Hungry(Small):
         return super().forward(images)
 
 
-class Noisy(Small):
-    """The same network with noise in front."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images + 0.005 * torch.randn_like(images))
-
-
-def noisy() -> nn.Module:
-    return Noisy().eval()
-
-
 def small() -> nn.Module:
     return Small().eval()
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from math import inf
+from typing import Any
 
 import pytest
 import torch
 from models import smooth
-from randomised import Dropout, Linear, Noisy, ResizeAndPad, clear_inputs, make, votes
+from randomised_models import Dropout, Linear, Noisy, ResizeAndPad, clear_inputs, make, votes
 from standins import StandInGraph
 from torch import Tensor, nn
 
@@ -176,7 +177,7 @@ def normalised() -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(12, track_running_stats=False), nn.Linear(12, 2))
 
 
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "eot is 5, but": {"eot": 5},
     "budget is 39, but two gradients of 10 draws take 40 passes": {"randomized": True, "budget": 39},
     "search='bf16' does not work for a randomised model": {"randomized": True, "search": "bf16"},
@@ -189,6 +190,6 @@ REFUSED = {
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_makes_no_sense_is_refused(message: str) -> None:
     oracle = Linear(2)
-    given = {"model": oracle.model, **REFUSED[message]}
+    given: dict[str, Any] = {"model": oracle.model, **REFUSED[message]}
     with pytest.raises(ma.InputError, match=message):
-        ma.measure(images=oracle.x, labels=oracle.y, **given)  # type: ignore[arg-type]
+        ma.measure(images=oracle.x, labels=oracle.y, **given)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
-from run_folders import MODELS, content, data
-from run_models import noisy
+from randomised_models import noisy
+from run_folders import content, data
 from typer.testing import CliRunner
 
 import marginattack as ma
@@ -17,6 +17,7 @@ from marginattack.report.page import render_page
 from marginattack.runs.verify import verify_shard
 from marginattack.storage.run_folder import RunFolder
 
+MODEL = Path(__file__).parent / "randomised_models.py"
 RANDOMIZED = ("--randomized", "--eot", "2", "--draws", "40", "--budget", "60")
 SENTENCE = (
     "Randomised model: adversarial means misclassified with probability above 0.5; a stored point holds on 40 fresh "
@@ -33,7 +34,7 @@ def cli(*arguments: str, code: int = 0) -> str:
 
 def measure(folder: Path, *more: str) -> list[str]:
     """A measurement of the noisy network on sixteen images."""
-    source = ["--model", f"{MODELS}:noisy", "--data", str(folder / "data.npz"), "--set", "shard=8", "--batch", "8"]
+    source = ["--model", f"{MODEL}:noisy", "--data", str(folder / "data.npz"), "--set", "shard=8", "--batch", "8"]
     return ["measure", *source, *more]
 
 

@@ -1,5 +1,7 @@
 """The statistics of randomised models against scipy's binomial interval."""
 
+from typing import Any
+
 import pytest
 from scipy.stats import binom, binomtest
 
@@ -36,7 +38,7 @@ def test_a_search_counts_more_draws_as_adversarial_than_the_rate() -> None:
     assert Randomized(rate=0.9).crossed_draws == 10
 
 
-BAD = {
+BAD: dict[str, dict[str, Any]] = {
     "eot is 0: it must be at least 1": {"eot": 0},
     "draws is 10: it must be at least 20": {"draws": 10},
     "rate is 1.0: it must lie between 0 and 1": {"rate": 1.0},

@@ -322,7 +322,8 @@ class Session:
         assert self.randomized is not None
         hits = torch.zeros(len(points), dtype=torch.int64)
         for _ in range(self.randomized.draws):
-            hits += reached(self.plain_labels(points))
+            logits = self.plain_logits(points)
+            hits += torch.isfinite(logits).all(1) & reached(logits.argmax(1))
         return hits > self.randomized.contradicted
 
     def classify(self, batch: Batch) -> Classified:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from run_models import Small
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -49,6 +50,11 @@ class ResizeAndPad(nn.Module):
         return logits
 
 
+def noisy() -> nn.Module:
+    """The small network of runs with noise in front, for the command line."""
+    return Noisy(Small(), 0.005).eval()
+
+
 def make(model: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
     """A model with fixed random weights."""
     with torch.random.fork_rng():
@@ -92,7 +98,8 @@ class Linear:
     def rate(self, points: Tensor) -> Tensor:
         """The exact probability that each point is misclassified."""
         margin = ((points - 0.5) @ self.w * (1 - 2 * self.y)).double()
-        return torch.special.ndtr(-margin / (self.sigma * self.w.double().norm()))
+        rate: Tensor = torch.special.ndtr(-margin / (self.sigma * self.w.double().norm()))
+        return rate
 
     def margin(self, rate: float, dual: Any) -> tuple[Tensor, float]:
         """The exact distance at which the rate is reached, and that of the noise; ``dual`` is the dual norm's order."""
