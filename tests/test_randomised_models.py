@@ -12,20 +12,18 @@ from standins import StandInGraph
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.analysis.diagnose import MAY_FAIL
-from marginattack.attacks import ATTACKS
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "gaussian noise": (lambda: Noisy(smooth(d=12, dtype=torch.float32), 0.1), (12,)),
     "dropout left on": (Dropout, (12,)),
     "random resizing and padding": (ResizeAndPad, (1, 8, 8)),
 }
-QUICK = ma.Randomized(eot=3, draws=30)
+QUICK = ma.Randomized(eot=3, draws=20)
 
 
 @pytest.mark.parametrize(("norm", "dual", "rate"), [("l2", 2, 0.5), ("linf", 1, 0.5), ("l1", inf, 0.8)])
 def test_margins_of_a_linear_model_are_those_at_the_rate(norm: str, dual: float, rate: float) -> None:
-    oracle, rule = Linear(40), ma.Randomized(rate=rate, eot=5, draws=100)
+    oracle, rule = Linear(25), ma.Randomized(rate=rate, eot=5, draws=100)
     found = ma.measure(oracle.model, oracle.x, oracle.y, norm, bounds=(-9, 9), randomized=rule, budget=300)
     assert found.success.all()
     assert (oracle.rate(found.adversarial) > rate).all()
@@ -41,7 +39,7 @@ def test_margins_of_a_linear_model_are_those_at_the_rate(norm: str, dual: float,
 def test_stored_points_hold_on_fresh_draws(name: str) -> None:
     factory, shape = MODELS[name]
     model = make(factory)
-    x, y = clear_inputs(model, shape, 24)
+    x, y = clear_inputs(model, shape, 20)
     found = ma.measure(model, x, y, "l2", randomized=True, eot=4, budget=160)
     assert found.summary()["accuracy"] == 1
     assert found.success.double().mean() > 0.95
@@ -49,16 +47,7 @@ def test_stored_points_hold_on_fresh_draws(name: str) -> None:
     assert (wrong > 100)[found.success].all()  # 99 % are promised
 
 
-def test_points_that_are_adversarial_once_do_not_hold() -> None:
-    """What the test above would see without the rate: a deterministic search keeps points that were lucky."""
-    model = make(Dropout)
-    x, y = clear_inputs(model, (12,), 40)
-    points = ma.measure(model, x, y, "l2", randomized=ma.Randomized(eot=1, draws=20, confidence=0.01), budget=100)
-    wrong = 200 - votes(model, points.adversarial, 200).gather(1, y[:, None])[:, 0]
-    assert (wrong > 100).double().mean() < 0.99
-
-
-@pytest.mark.parametrize("attack", [name for name in ATTACKS if "l2" in ATTACKS[name].norms])
+@pytest.mark.parametrize("attack", ["marginattack", "search", "deepfool", "lbfgs", "boundary"])
 def test_attacks_on_a_randomised_model(attack: str) -> None:
     oracle = Linear(4)
     found = ma.measure(
@@ -66,7 +55,7 @@ def test_attacks_on_a_randomised_model(attack: str) -> None:
     )
     assert (oracle.rate(found.adversarial) > 0.5)[found.success].all()
     assert (found.forwards + found.backwards <= 90).all()
-    assert found.success.any() or attack in MAY_FAIL
+    assert found.success.any()
 
 
 def test_targeted_points_reach_their_target_at_the_rate() -> None:
@@ -77,7 +66,7 @@ def test_targeted_points_reach_their_target_at_the_rate() -> None:
     assert found.success.any()
     assert found.adversarial_label[found.success].equal(targets[found.success])
     hits = votes(model, found.adversarial, 200).gather(1, targets[:, None])[:, 0]
-    assert (hits > 90)[found.success].all()  # of 200: the promise is for 30
+    assert (hits > 90)[found.success].all()  # of 200: the promise is for 20
 
 
 def test_inputs_close_to_the_rate_are_measured() -> None:
