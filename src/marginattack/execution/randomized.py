@@ -4,6 +4,7 @@ Each draw is a pass of its own, never a repeated row of a batch: a model may dra
 does.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -81,6 +82,15 @@ def confirm_rate(rule: Randomized, batch: Batch, draw: Callable[[Tensor], Logits
     return holds, votes_for_goal(batch, votes).argmax(1)
 
 
+def not_contradicted(rule: Randomized, draw: Callable[[], Logits], reached: Callable[[Labels], Mask]) -> Mask:
+    """Which points ``rule.draws`` fresh draws do not contradict to reach their goal at the rate."""
+    hits = torch.zeros((), dtype=torch.int64)
+    for _ in range(rule.draws):
+        logits = draw()
+        hits = hits + (torch.isfinite(logits).all(1) & reached(logits.argmax(1)))
+    return hits > rule.contradicted
+
+
 def towards_tangent_plane(problem: Problem, rows: Mask) -> Points:
     """The points of the tangent planes at the inputs, from one more gradient for these rows.
 
@@ -97,6 +107,12 @@ def votes_for_goal(batch: Batch, votes: Tensor) -> Tensor:
     goal = batch.labels if batch.targets is None else batch.targets
     chosen = torch.nn.functional.one_hot(goal, batch.classes).bool()
     return votes.masked_fill(chosen if batch.targets is None else ~chosen, 0)
+
+
+def seed_torch(seed: int, ids: Tensor) -> None:
+    """Seed torch's generators for these samples."""
+    digest = hashlib.blake2b(f"{seed}:{ids.tolist()}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest))
 
 
 def require_separate_rows(model: nn.Module) -> None:

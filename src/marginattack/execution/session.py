@@ -6,7 +6,6 @@ problem = session.problem(batch, norm, budget=400)  # the decision tolerance is 
 solution = session.solve(batch, norm, attack)       # all of it, verified on the plain model
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,7 +38,9 @@ from marginattack.execution.randomized import (
     AwayFromInput,
     RandomizedEvaluator,
     confirm_rate,
+    not_contradicted,
     require_separate_rows,
+    seed_torch,
     towards_tangent_plane,
 )
 
@@ -314,17 +315,12 @@ class Session:
     def seed_draws(self, seed: int, ids: Tensor) -> None:
         """Seed torch's generators, from which a randomised model draws, for these samples."""
         if self.randomized is not None:
-            digest = hashlib.blake2b(f"{seed}:{ids.tolist()}".encode(), digest_size=8).digest()
-            torch.manual_seed(int.from_bytes(digest))
+            seed_torch(seed, ids)
 
     def holds_again(self, points: Tensor, reached: Callable[[Labels], Mask]) -> Mask:
         """Whether fresh draws of a randomised model do not contradict that these labels of the points are reached."""
         assert self.randomized is not None
-        hits = torch.zeros(len(points), dtype=torch.int64)
-        for _ in range(self.randomized.draws):
-            logits = self.plain_logits(points)
-            hits += torch.isfinite(logits).all(1) & reached(logits.argmax(1))
-        return hits > self.randomized.contradicted
+        return not_contradicted(self.randomized, lambda: self.plain_logits(points), reached)
 
     def classify(self, batch: Batch) -> Classified:
         """Classify the inputs of a batch; those that reach their goal as they are, are verified.
