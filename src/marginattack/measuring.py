@@ -12,7 +12,7 @@ from marginattack.core.classifier import Bounds, Classifier
 from marginattack.core.norms import Norm, as_norm
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError
-from marginattack.execution.memory import out_of_memory
+from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import choose_precision
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins

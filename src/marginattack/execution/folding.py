@@ -16,17 +16,17 @@ Pair = tuple[str, str]  # names of a convolution and of the normalisation that i
 @torch.no_grad()
 def fold(model: nn.Module, images: Tensor) -> nn.Module | None:
     """A copy of a model in eval mode with its normalisations folded as far as possible; None if none can be."""
-    pairs = _find_pairs(model, images)
-    if not pairs:
-        return None
     try:
-        copy = deepcopy(model)
+        copy = deepcopy(model)  # observed too, since another thread may be running the model itself
+        pairs = _find_pairs(copy, images.clone())
+        if not pairs:
+            return None
         for conv, norm in pairs:
             parts: Any = copy.get_submodule(conv), copy.get_submodule(norm)
             fused: nn.Module = fuse_conv_bn_eval(*parts)
             copy.set_submodule(conv, fused.requires_grad_(False))
             copy.set_submodule(norm, nn.Identity())
-        expected, found = model(images), copy(images)
+        expected, found = model(images.clone()), copy(images.clone())
     except Exception:  # a model that cannot be copied or changed may raise anything
         return None
     return copy if float((expected - found).abs().max()) <= CLOSE * float(expected.abs().max()) else None

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from marginattack.core.norms import NORMS, Norm
 from marginattack.core.types import Mask
+from marginattack.core.validation import NO_LABEL
 from marginattack.execution.session import Session
 from marginattack.storage.run_folder import Part, RunFolder
 
@@ -51,4 +52,4 @@ def _verify_rows(
 def _reaches_goal(points: Tensor, column: dict[str, Tensor], session: Session) -> tuple[Tensor, Mask]:
     """The class of each point on the plain model, and whether it is the target, or any wrong class if untargeted."""
     label, target = session.plain_labels(points), column["target"]
-    return label, torch.where(target >= 0, label == target, label != column["label"])
+    return label, (label != NO_LABEL) & torch.where(target >= 0, label == target, label != column["label"])
