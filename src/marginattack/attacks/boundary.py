@@ -58,7 +58,9 @@ class Boundary(Attack):
         walk = foolbox.attacks.BoundaryAttack(
             steps=self.steps, spherical_step=self.spherical_step, source_step=self.source_step
         )
-        with seeded(seed, problem.x0.device):  # silent: Foolbox warns if no noise is adversarial, which is a result here
+        with seeded(
+            seed, problem.x0.device
+        ):  # silent: Foolbox warns if no noise is adversarial, which is a result here
             noise.run(model, problem.x0, label)
             if bool(torch.isfinite(problem.incumbent.distance)):
                 walk.run(model, problem.x0, label, starting_points=problem.incumbent.points)

@@ -18,10 +18,11 @@ MOST_ROUNDING = 0.1  # of the largest logit, in any precision
 
 
 class Inconsistency(NamedTuple):
-    """How a model's logits change: ``code`` is that of a diagnosis finding, ``affected`` a number of inputs."""
+    """How a model's logits change, and for how many inputs; ``code`` is that of a diagnosis finding."""
 
     code: str
     affected: int
+    tried: int
     seen: str
 
 
@@ -43,30 +44,31 @@ def find_inconsistency(
     try:
         in_small = torch.cat([model(part) for part in small])
     except Exception as error:  # a model may raise anything
-        return Inconsistency("batch-dependent", len(x), f"a batch of one input or {FEW} fails ({one_line(error)})")
+        return Inconsistency(
+            "batch-dependent", len(x), len(x), f"a batch of one input or {FEW} fails ({one_line(error)})"
+        )
     neighbour = x[:1].flip(-1)  # so that a single input has another one beside it, too
     beside = model(torch.cat([x.flip(0), neighbour]))[:-1].flip(0)
     change = [each.double() - logits for each in (in_small, beside)]
     return describe_change("batch-dependent", "between batches", change, logits, most_batch_noise(rounding_unit))
 
 
-def describe_change(code: str, where: str, change: list[Logits], logits: Logits, limit: float) -> Inconsistency | None:
-    """What is to be said about changes of these logits beyond a share of the largest; None if there are none."""
+def describe_change(code: str, where: str, change: list[Tensor], logits: Tensor, limit: float) -> Inconsistency | None:
+    """What to say of changes of logits beyond a share of the largest of these logits; None if there are none."""
     scale = float(logits.nan_to_num(0, 0, 0).abs().max()) or 1.0
     size = torch.stack(change).nan_to_num(0, 0, 0).abs().amax((0, 2)) / scale
     affected = int((size > limit).sum())
     if not affected:
         return None
-    return Inconsistency(
-        code, affected, f"the logits of one input differ {where}, by up to {float(size.max()):.1e} of the largest"
-    )
+    seen = f"the logits of one input differ {where}, by up to {float(size.max()):.1e} of the largest"
+    return Inconsistency(code, affected, len(size), seen)
 
 
-def require_consistent(found: Inconsistency | None, n: int) -> None:
-    """Raise InputError about a model that is no function of each input, tried on n of them."""
+def require_consistent(found: Inconsistency | None) -> None:
+    """Raise InputError about a model that is no function of each input."""
     if found is None:
         return
     hint = "let no input change the logits of another, as BatchNorm does without running statistics"
     if found.code == "random":
         hint = "disable its dropout and noise, or measure it as it is with randomized=True"
-    raise InputError(f"model is {found.code}: {found.seen}, for {found.affected} of {n} inputs; {hint}")
+    raise InputError(f"model is {found.code}: {found.seen}, for {found.affected} of {found.tried} inputs; {hint}")

@@ -49,7 +49,7 @@ def exclusive(key: Hashable) -> Iterator[bool]:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Torch's own random numbers from this seed, and no warnings; one thread at a time, since all threads share both."""
+    """Torch's own random numbers from this seed, and no warnings; one thread at a time, since threads share both."""
     with _RANDOM, torch.random.fork_rng([device] if device.type == "cuda" else []), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)

@@ -9,6 +9,7 @@ solution = session.solve(batch, norm, attack)       # all of it, verified on the
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from marginattack.core.calibration import batch_noise, largest_change, round_up,
 from marginattack.core.classifier import Classifier, Execution
 from marginattack.core.consistency import (
     CHECKED,
+    FEW,
     describe_change,
     find_inconsistency,
     most_batch_noise,
@@ -144,14 +146,15 @@ class Session:
         """Raise InputError unless the plain model is a function of each input, on some inputs of the whole batch."""
         n = min(len(images), CHECKED, max(1, self.batch_size - 1))
         x = images[torch.linspace(0, len(images) - 1, n).long()].to(self.classifier.device)
+        find = partial(find_inconsistency, self.classifier.logits, repeats=2)
         unit = self.classifier.rounding_unit(images.dtype)
         try:
-            found = find_inconsistency(self.classifier.logits, x, unit, repeats=2)
+            found = find(x, unit)
         except (RuntimeError, MemoryError) as error:
             if len(x) <= PROBED or not out_of_memory(error):
                 raise
-            return self.check_consistency(images[:PROBED])
-        require_consistent(found, n)
+            found = find(x[:PROBED], unit)
+        require_consistent(found)
 
     def evaluator(
         self, noise: float | None = None, *, search_noise: float | None = None, dtype: torch.dtype = torch.float32
@@ -212,9 +215,8 @@ class Session:
         """
         logits = self.logits(images) if logits is None else logits
         beside = self.plain_logits(images, images.flip(0)).to(logits.dtype)
-        exact, most = self.evaluator(), most_batch_noise(self.classifier.rounding_unit(images.dtype))
-        found = describe_change("batch-dependent", "between batches", [beside - logits], logits, most)
-        require_consistent(found, len(images))
+        self.check_batch_noise(images, logits, beside)
+        exact = self.evaluator()
         change = torch.cat([each - beside for each in (logits, *compiled_logits(exact, images))])
         noise = max(self.probe.noise, batch_noise(largest_change(change), logits))
         if self.execution.search == "float32":
@@ -230,6 +232,14 @@ class Session:
             raise InputError(f"{reason}: use search='float32'") from error
         coarse = round_up(float(change.abs().max()))
         return self.evaluator(noise, search_noise=coarse, dtype=images.dtype)
+
+    def check_batch_noise(self, images: Tensor, logits: Logits, beside: Logits) -> None:
+        """Raise InputError where logits in the batch of an attack, beside other images or in a small batch differ."""
+        rows = torch.linspace(0, len(images) - 1, min(len(images), FEW)).long()
+        small = self.plain_logits(images[rows]).to(logits.dtype)
+        most = most_batch_noise(self.classifier.rounding_unit(images.dtype))
+        for change in (beside - logits, small - logits[rows]):
+            require_consistent(describe_change("batch-dependent", "between batches", [change], logits, most))
 
     def problem(
         self, batch: Batch, norm: Norm, *, budget: int | None = None, seed: int = 0, observer: Observer | None = None,

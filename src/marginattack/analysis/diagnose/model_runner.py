@@ -75,7 +75,7 @@ class ModelRunner:
     def _gradient(self, x: Tensor, label: Tensor, of: Loss) -> Tensor:
         leaf = x.detach().clone().requires_grad_()
         with torch.enable_grad():
-            value = of(self.call(leaf), label)
+            value = of(self.call(leaf.clone()), label)  # it may edit its input
         if not value.requires_grad:
             raise NoGradientError
         try:
