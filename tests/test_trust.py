@@ -216,7 +216,7 @@ def test_a_captured_model_that_edits_its_input(graphs_made: list[object]) -> Non
 
 def test_a_model_that_edits_some_inputs_alone_is_refused() -> None:
     def edit(x: Tensor) -> Tensor:
-        if float(x.max()) > 0.4:
+        if bool(x.detach().max() > 0.4):
             x.detach().clamp_(max=0.9)
         return line(x)
 
@@ -322,18 +322,17 @@ def test_logits_that_are_not_finite_are_not_adversarial(value: float, targets: l
 # Batches
 
 
-@pytest.mark.parametrize("norm", ["l1", "linf"])
-def test_search_depends_neither_on_the_batch_nor_on_the_order(norm: str) -> None:
+def test_search_depends_neither_on_the_batch_nor_on_the_order() -> None:
     attack = ma.attacks.Search(attack=ma.attacks.PGD(steps=8, step=0.2, restarts=3), levels=4, expansions=4)
     model = smooth(d=12)
-    images, labels = inputs(model, (12,), n=6)
-    order = torch.tensor([3, 5, 0, 4, 1, 2])
+    images, labels = inputs(model, (12,), n=4)
+    order = torch.tensor([3, 0, 2, 1])
 
     def measure(rows: Tensor, batch: int) -> ma.Margins:
-        return ma.measure(model, images[rows], labels[rows], norm, attack=attack, budget=57, ids=rows, batch=batch)
+        return ma.measure(model, images[rows], labels[rows], "l1", attack=attack, budget=57, ids=rows, batch=batch)
 
-    together = measure(torch.arange(6), 6)
-    for found, rows in ((measure(torch.arange(6), 1), torch.arange(6)), (measure(order, 4), order)):
+    together = measure(torch.arange(4), 4)
+    for found, rows in ((measure(torch.arange(4), 1), torch.arange(4)), (measure(order, 3), order)):
         torch.testing.assert_close(found.distance, together.distance[rows], rtol=1e-9, atol=0)
         assert found.forwards.equal(together.forwards[rows])
         assert found.backwards.equal(together.backwards[rows])
