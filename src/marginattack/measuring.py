@@ -45,7 +45,8 @@ def measure(
         ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
         batch: How many inputs are attacked at a time; halved, down to one, when memory runs out.
         search: The precision in which ``Race`` searches, with 200 passes or more: "float32", "tf32" or "bf16"; what it
-            finds is confirmed and polished in float32. Low precisions round more, and differently in each batch. "auto": the fastest that loses less than 0.1 % on a few inputs.
+            finds is confirmed and polished in float32. Low precisions round more, and differently in each batch.
+            "auto": the fastest that loses less than 0.1 % on a few inputs.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.
         progress: Called with the number of samples done.
 
