@@ -52,9 +52,10 @@ class Budget:
         Raises:
             BudgetExhausted: No active sample can pay.
         """
-        self.active = rows = self.active[self.left[self.active] >= forwards + backwards]
+        rows = self.active[self.left[self.active] >= forwards + backwards]
         if len(rows) == 0:
             raise BudgetExhausted
+        self.active = rows
         self.spend(rows, forwards, backwards)
         if len(rows) == len(self.left):
             return slice(None)
