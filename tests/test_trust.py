@@ -282,6 +282,16 @@ def test_a_small_effect_of_the_batch_is_tolerated_and_every_success_holds_alone(
     assert (alone != labels).all()
 
 
+def test_the_check_takes_fewer_inputs_where_memory_runs_out() -> None:
+    def forward(x: Tensor) -> Tensor:
+        if len(x) > 12:
+            raise MemoryError
+        return line(x)
+
+    margins = ma.measure(Function(forward), torch.full((24, 2), 0.3), [0] * 24, attack=QUICK)
+    assert margins.success.all()
+
+
 # Bounds and logits
 
 
