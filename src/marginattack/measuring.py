@@ -14,7 +14,7 @@ from marginattack.core.norms import Norm, as_norm
 from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError
-from marginattack.execution.memory import out_of_memory
+from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import choose_precision
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins
@@ -31,7 +31,8 @@ def measure(
     .. math:: \min_x \|x - x_0\| \quad \text{s.t.} \quad \arg\max_i l_i(x) \ne y, \; x \in [lo, hi]^d
 
     Inputs that are misclassified as they are have distance 0 and cost nothing. Each adversarial input is verified on
-    the plain model in another batch; one that fails, also 0.1 % further out, is reported as not found.
+    the plain model in another batch; one that fails, also 0.1 % further out, is reported as not found. The model runs
+    in eval mode, frozen and without autocast, and is restored afterwards; several threads may measure it at once.
 
     Args:
         model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
@@ -42,11 +43,12 @@ def measure(
         bounds: Lower and upper bound of the inputs; (0, 1) unless stated.
         budget: Forwards + backwards per sample, never exceeded. ``Race`` spends all of it, and 400 where none is given.
         targets: For each input the class to reach; any wrong class unless stated.
-        seed: Random draws belong to (seed, sample), so results do not depend on ``batch``.
+        seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
         ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
         batch: How many inputs are attacked at a time; halved, down to one, when memory runs out.
         search: The precision in which ``Race`` searches, with 200 passes or more: "float32", "tf32" or "bf16"; what it
-            finds is confirmed and polished in float32. "auto": the fastest that loses less than 0.1 % on a few inputs.
+            finds is confirmed and polished in float32. Low precisions round more, and differently in each batch.
+            "auto": the fastest that loses less than 0.1 % on a few inputs.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.
         progress: Called with the number of samples done.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details.
@@ -57,7 +59,8 @@ def measure(
         One row per sample: distance, adversarial input, labels, passes spent.
 
     Raises:
-        InputError: An argument makes no sense, or the model cannot be measured.
+        InputError: An argument makes no sense, or the model cannot be measured, for example because its logits vary
+            between forwards or with the batch.
 
     Example:
         >>> import marginattack as ma

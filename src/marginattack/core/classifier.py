@@ -103,9 +103,16 @@ class Classifier:
             raise InputError("compiled=True needs a GPU: on a CPU compiling saves hardly any time, so leave it out")
 
     def logits(self, images: Tensor) -> Logits:
-        """The plain model's output for images on its device, in its own precision."""
-        logits: Logits = self.model(self.cast(images))
+        """The plain model's output for images on its device, in its own precision; it gets a copy of them."""
+        logits: Logits = self.model(images.to(self.dtype or images.dtype, copy=True))
         return logits
+
+    def edits_input(self, images: Tensor) -> bool:
+        """Whether the model changes these images in place, if only by writing the values that they have."""
+        given = images.to(self.dtype or images.dtype, copy=True)
+        before = given._version, given.clone()
+        self.model(given)
+        return given._version != before[0] or not given.equal(before[1])
 
     def cast(self, images: Tensor) -> Tensor:
         """Images in the precision of the model; as they are where it has no weights."""

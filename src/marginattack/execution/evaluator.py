@@ -13,6 +13,7 @@ from marginattack.core.flags import tf32
 from marginattack.core.problem import Evaluator, Observer, Problem, Step, run_eager
 from marginattack.core.queries import Answer, Query, evaluate
 from marginattack.core.types import Goals, Logits, Mask, Points, State
+from marginattack.errors import InputError
 from marginattack.execution import fused as fused  # registers the kernels
 from marginattack.execution import graphs
 from marginattack.execution.compilation import Compiler
@@ -28,6 +29,7 @@ class ModelEvaluator(Evaluator):
     graphs: Graphs
     compiler: Compiler
     channels_last: bool = False
+    edits_input: bool = False  # the model gets a copy in each pass
     precision: str = "float32"
     search: tuple[str, Tolerance] | None = None
     inside_graph: bool = False  # passes are made as they come: all rows at once, none captured
@@ -40,8 +42,11 @@ class ModelEvaluator(Evaluator):
             model, ready = self.copies.fast, self.copies.classifier.cast(images)
             if self.channels_last:
                 ready = ready.contiguous(memory_format=torch.channels_last)
-        compiled = repeated and len(images) == self.full_batch
+        ready = ready.clone() if self.edits_input else ready
+        compiled, version = repeated and len(images) == self.full_batch, ready._version
         logits: Logits = self.compiler(model, ready, self.precision) if compiled else model(ready)
+        if ready._version != version and not self.edits_input:
+            raise InputError("model changes some of its inputs in place, but not the first: make it work on a copy")
         return logits.to(images.dtype)
 
     @property

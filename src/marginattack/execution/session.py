@@ -19,7 +19,16 @@ from marginattack.core.box import Box
 from marginattack.core.budget import Budget
 from marginattack.core.calibration import batch_noise, largest_change, round_up, tolerance_for
 from marginattack.core.classifier import Classifier, Execution
+from marginattack.core.consistency import (
+    CHECKED,
+    FEW,
+    describe_change,
+    find_inconsistency,
+    most_batch_noise,
+    require_consistent,
+)
 from marginattack.core.draws import Draws
+from marginattack.core.flags import plain_passes
 from marginattack.core.freezing import frozen_eval
 from marginattack.core.goals import leave, reach
 from marginattack.core.incumbent import History, Incumbent
@@ -27,13 +36,13 @@ from marginattack.core.norms import Norm
 from marginattack.core.problem import Observer, Problem
 from marginattack.core.randomized import FROM_INPUT, OUTWARDS
 from marginattack.core.types import Labels, Logits, Mask
-from marginattack.core.validation import PROBED, Batch, check_batch
+from marginattack.core.validation import NO_LABEL, PROBED, Batch, check_batch
 from marginattack.errors import InputError, one_line
 from marginattack.execution.compilation import Compiler
 from marginattack.execution.copies import Copies
 from marginattack.execution.evaluator import ModelEvaluator
 from marginattack.execution.graphs import Graphs
-from marginattack.execution.passes import compiled_logits, logits_in_batches, takes_channels_last
+from marginattack.execution.passes import compiled_logits, logits_in_batches, out_of_memory, takes_channels_last
 from marginattack.execution.randomized import (
     AwayFromInput,
     RandomizedEvaluator,
@@ -45,7 +54,6 @@ from marginattack.execution.randomized import (
 )
 
 EXTEND_TO = (1.0001, 1.001)  # multiples of the distance at which a point that verification rejects is tried again
-SAME_LOGITS = 1e-2  # relative change of a logit with the batch, beyond which the model is no function of its input
 
 
 @contextmanager
@@ -56,7 +64,8 @@ def open_session(model: "Classifier | Session") -> Iterator["Session"]:
         InputError: The model ignores ``eval()``.
     """
     if isinstance(model, Session):
-        yield model
+        with plain_passes(model.classifier.device):
+            yield model
         return
     cuda = [model.device] if model.device.type == "cuda" else []
     with frozen_eval(model.model, model.device), torch.random.fork_rng(cuda, enabled=model.randomized is not None):
@@ -69,11 +78,12 @@ def open_session(model: "Classifier | Session") -> Iterator["Session"]:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few inputs showed: the model's batch noise on them, and whether it takes images channels last."""
+    """What a few inputs showed: the model's batch noise, whether it takes images channels last and edits its input."""
 
     classes: int = 0
     noise: float = 0.0
     channels_last: bool = False
+    edits_input: bool = False
 
 
 class Classified(NamedTuple):
@@ -143,24 +153,34 @@ class Session:
             InputError: They make no sense together, or the model is not a deterministic function of each input.
         """
         batch = check_batch(self.classifier, images, labels, targets, ids)
+        x = batch.images[:PROBED].to(self.classifier.device)
+        self.probe = Probe(batch.classes, edits_input=self.classifier.edits_input(x))
         if self.randomized is not None:
             require_separate_rows(self.classifier.model)
-            self.probe = Probe(batch.classes)
             return batch
-        x = batch.images[:PROBED].to(self.classifier.device)
+        self.check_consistency(batch.images)
         self.copies.fold(x)
         logits = self.classifier.logits(x)
-        try:
-            alone = torch.cat([self.evaluator().logits(one) for one in x.split(1)])
-        except Exception:
-            alone = torch.full_like(logits, torch.nan)
+        alone = torch.cat([self.evaluator().logits(one) for one in x.split(1)])
         logits = logits.to(alone.dtype)
-        if not torch.allclose(alone, logits, rtol=SAME_LOGITS, atol=SAME_LOGITS * float(logits.abs().max())):
-            why = "it is random, or normalises over the batch (BatchNorm without running statistics)"
-            raise InputError(f"model returns other logits for an input alone than in a batch: {why}; remove that")
         noise = batch_noise(float((alone - logits).abs().max()), logits)
-        self.probe = Probe(batch.classes, noise, takes_channels_last(self.evaluator(), x, logits))
+        channels_last = takes_channels_last(self.evaluator(), x, logits)
+        self.probe = replace(self.probe, noise=noise, channels_last=channels_last)
         return batch
+
+    def check_consistency(self, images: Tensor) -> None:
+        """Raise InputError unless the plain model is a function of each input, on some inputs of the whole batch."""
+        n = min(len(images), CHECKED, max(1, self.batch_size - 1))
+        x = images[torch.linspace(0, len(images) - 1, n).long()].to(self.classifier.device)
+        find = partial(find_inconsistency, self.classifier.logits, repeats=2)
+        unit = self.classifier.rounding_unit(images.dtype)
+        try:
+            found = find(x, unit)
+        except (RuntimeError, MemoryError) as error:
+            if len(x) <= PROBED or not out_of_memory(error):
+                raise
+            found = find(x[:PROBED], unit)
+        require_consistent(found)
 
     def evaluator(
         self, noise: float | None = None, *, search_noise: float | None = None, dtype: torch.dtype = torch.float32
@@ -174,7 +194,7 @@ class Session:
         make = ModelEvaluator if self.randomized is None else partial(RandomizedEvaluator, rule=self.randomized)
         return make(
             self.probe.classes, tolerance_for(unit, noise), self.batch_size, self.copies, self.graphs, self.compiler,
-            channels_last=self.probe.channels_last, search=search,
+            channels_last=self.probe.channels_last, edits_input=self.probe.edits_input, search=search,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -207,19 +227,24 @@ class Session:
         return torch.cat(found)
 
     def plain_labels(self, points: Tensor, beside: Tensor | None = None) -> Labels:
-        """The plain model's label of each point, in other batches than an attack's."""
-        return self.plain_logits(points, beside).argmax(1)
+        """The plain model's label of each point, in other batches than an attack's; −1 where a logit is not finite."""
+        logits = self.plain_logits(points, beside)
+        return torch.where(torch.isfinite(logits).all(1), logits.argmax(1), NO_LABEL)
 
     @torch.no_grad()
     def calibrate(self, images: Tensor, logits: Logits | None = None) -> ModelEvaluator:
         """The model with the decision tolerance for these images: how far batch and precision change their logits.
 
-        Large batches, as an attack's, can change logits more than small ones. A randomised model has none.
+        Large batches, as an attack's, can change logits more than small ones.
+
+        Raises:
+            InputError: They do so by more than rounding can, or the model fails in the precision of the search.
         """
         if self.randomized is not None:
             return self.evaluator()
         logits = self.logits(images) if logits is None else logits
         beside = self.plain_logits(images, images.flip(0)).to(logits.dtype)
+        self.check_batch_noise(images, logits, beside)
         exact = self.evaluator()
         change = torch.cat([each - beside for each in (logits, *compiled_logits(exact, images))])
         noise = max(self.probe.noise, batch_noise(largest_change(change), logits))
@@ -236,6 +261,14 @@ class Session:
             raise InputError(f"{reason}: use search='float32'") from error
         coarse = round_up(float(change.abs().max()))
         return self.evaluator(noise, search_noise=coarse, dtype=images.dtype)
+
+    def check_batch_noise(self, images: Tensor, logits: Logits, beside: Logits) -> None:
+        """Raise InputError where logits in the batch of an attack, beside other images or in a small batch differ."""
+        rows = torch.linspace(0, len(images) - 1, min(len(images), FEW)).long()
+        small = self.plain_logits(images[rows]).to(logits.dtype)
+        most = most_batch_noise(self.classifier.rounding_unit(images.dtype))
+        for change in (beside - logits, small - logits[rows]):
+            require_consistent(describe_change("batch-dependent", "between batches", [change], logits, most))
 
     def problem(
         self, batch: Batch, norm: Norm, *, budget: int | None = None, seed: int = 0, observer: Observer | None = None,

@@ -7,12 +7,12 @@ from importlib import import_module
 from math import inf
 from typing import Any, ClassVar, NamedTuple, final
 
-import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack, require_norm
 from marginattack.core.norms import Norm, as_norm
 from marginattack.core.problem import Problem
+from marginattack.core.sharing import seeded
 from marginattack.errors import InputError
 from marginattack.integrations.problem_module import ProblemModule
 
@@ -93,10 +93,7 @@ class ExternalAttack(Attack):
             raise InputError(f"{self.name} supports untargeted problems only: omit the targets")
         problem.box.require_finite(self.name)
         model, settings = ProblemModule(problem), self.settings(ProblemInfo.of(problem))
-        devices = [problem.x0.device] if problem.x0.is_cuda else []
-        with torch.random.fork_rng(devices), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other libraries' warnings about themselves
-            torch.manual_seed(problem.draws.seed)
+        with seeded(problem.draws.seed, problem.x0.device):  # silences the library's warnings about itself, too
             model.submit(self.run(self.function, settings, model))
 
 

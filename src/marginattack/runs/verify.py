@@ -8,6 +8,7 @@ from torch import Tensor
 
 from marginattack.core.norms import NORMS, Norm
 from marginattack.core.types import Labels, Mask
+from marginattack.core.validation import NO_LABEL
 from marginattack.execution.session import Session
 from marginattack.storage.run_folder import Part, RunFolder
 
@@ -51,7 +52,8 @@ def _verify_rows(
 
 def _reached(label: Labels, column: dict[str, Tensor]) -> Mask:
     """Whether these labels are the target, or any wrong class if untargeted."""
-    return torch.where(column["target"] >= 0, label == column["target"], label != column["label"])
+    wanted = torch.where(column["target"] >= 0, label == column["target"], label != column["label"])
+    return wanted & (label != NO_LABEL)
 
 
 def _agrees(points: Tensor, stored: Labels, column: dict[str, Tensor], session: Session) -> Mask:

@@ -1,6 +1,5 @@
 """preflight: checks of a model before a run, on a few images."""
 
-import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +12,7 @@ from marginattack.analysis.diagnose.findings import EXPLAINS, GRADIENTS, Finding
 from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner
 from marginattack.core.classifier import Classifier
 from marginattack.core.freezing import frozen_eval
+from marginattack.core.sharing import seeded
 from marginattack.errors import InputError, describe
 
 MAX_IMAGES = 256  # for forwards; gradients are checked on fewer
@@ -60,10 +60,7 @@ def preflight(
     classifier = Classifier(module)
     runner = ModelRunner(module, x, dtype=classifier.dtype, device=classifier.device)
     was_training = was_training or (module.training and _depends_on_mode(module))
-    cuda = [classifier.device] if classifier.device.type == "cuda" else []
-    with torch.random.fork_rng(cuda), warnings.catch_warnings(), ExitStack() as stack:
-        torch.manual_seed(0)
-        warnings.simplefilter("ignore")  # the checks find what a model warns of
+    with seeded(0, classifier.device), ExitStack() as stack:  # silent: the checks find what a model warns of
         try:
             stack.enter_context(frozen_eval(module, classifier.device))
             if bare is not None:

@@ -41,8 +41,6 @@ _OTHER_LABELS = "Most inputs count as misclassified, with margin 0; the others a
 # Sorted by how much a cause explains: among findings of one grade, the first here is reported first.
 CAUSES: dict[str, Cause] = {
     "model-fails": Cause("grave", _NO_RUN, "Run the model on one batch of these images and fix the error."),
-    "changes-its-input": Cause("grave", "Each query changes the images, and gradients cannot be computed.",
-        "Replace the in-place operation at the start of forward by one that returns a new tensor."),
     "not-a-tensor": Cause("grave", _NO_RUN, "Wrap the model so that forward returns only the logits."),
     "not-floating-point": Cause("grave", "Labels and integers have no margin and no gradient.",
         "Return the floating-point logits from which the labels are computed."),
