@@ -27,7 +27,8 @@ from marginattack.runs.settings import Settings, build_attack
 from marginattack.sources.data import Data, check_options, open_data
 from marginattack.sources.images import ImageSize
 from marginattack.sources.models import Model, open_model
-from marginattack.storage.run_folder import Part, now
+from marginattack.storage.manifest import Part, run_order
+from marginattack.storage.run_folder import now
 
 PREFLIGHT_SAMPLES = 256
 
@@ -128,7 +129,7 @@ def open_job(settings: Settings) -> Job:
     size = model.image_size if d.image_size is None else ImageSize.parse(d.image_size)
     check_options(d.source, {"image-size": d.image_size})
     data = open_data(d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle)
-    order = np.arange(len(data)) if d.shuffle is None else np.random.default_rng(d.shuffle).permutation(len(data))
+    order = run_order(len(data), d.shuffle)
     return Job(
         settings=settings, model=model, data=data, data_digest=data.digest(), attacks=attacks, order=order[: d.limit],
         targets=_read_targets(settings.target, len(data)),

@@ -9,7 +9,7 @@ from torch import Tensor
 from marginattack.core.norms import NORMS, Norm
 from marginattack.core.types import Mask
 from marginattack.execution.session import Session
-from marginattack.storage.run_folder import Part, RunFolder
+from marginattack.storage.run_folder import Part, RunFolder, numeric_columns
 
 
 def fingerprint(image: Tensor) -> str:
@@ -19,11 +19,15 @@ def fingerprint(image: Tensor) -> str:
 
 def verify_shard(folder: RunFolder, session: Session, part: Part, shard: int) -> tuple[int, int]:
     """How many rows a shard has, and how many of them fail."""
-    inputs = folder.table(["input"], part, shard).column("input").to_pylist()
-    images, column = folder.images(part, shard), folder.numeric_columns(part, shard)
-    if not inputs:
+    margins = folder.read(part, shard)
+    images, column, inputs = (
+        folder.images(part, shard, margins=margins),
+        numeric_columns(margins),
+        margins.column("input"),
+    )
+    if len(inputs) == 0:
         return 0, 0
-    verified = _verify_rows(images, column, inputs, NORMS[part.norm], session)
+    verified = _verify_rows(images, column, inputs.to_pylist(), NORMS[part.norm], session)
     return len(verified), int((~verified).sum())
 
 
