@@ -37,7 +37,7 @@ class ShardRunner:
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
         """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""
         self._resize(batch)
-        return verify_shard(self.folder, self.session, part, shard)
+        return verify_shard(self.folder, self.session, part, shard, self.job.data.labels)
 
     def _resize(self, batch: int) -> None:
         """Use this batch size; the session, with what it captured for one shard, serves the next."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from marginattack.core.norms import NORMS, Norm
 from marginattack.core.types import Mask
-from marginattack.execution.session import Session
+from marginattack.execution.session import SAME_LOGITS, Session
 from marginattack.storage.run_folder import Part, RunFolder, numeric_columns
 
 
@@ -17,8 +17,10 @@ def fingerprint(image: Tensor) -> str:
     return hashlib.blake2b(np.ascontiguousarray(image.float().numpy()).tobytes(), digest_size=8).hexdigest()
 
 
-def verify_shard(folder: RunFolder, session: Session, part: Part, shard: int) -> tuple[int, int]:
-    """How many rows a shard has, and how many of them fail."""
+def verify_shard(
+    folder: RunFolder, session: Session, part: Part, shard: int, labels: Tensor | None = None
+) -> tuple[int, int]:
+    """How many rows a shard has, and how many of them fail; ``labels`` are those of all rows of the data, if known."""
     margins = folder.read(part, shard)
     images, column, inputs = (
         folder.images(part, shard, margins=margins),
@@ -28,6 +30,8 @@ def verify_shard(folder: RunFolder, session: Session, part: Part, shard: int) ->
     if len(inputs) == 0:
         return 0, 0
     verified = _verify_rows(images, column, inputs.to_pylist(), NORMS[part.norm], session)
+    if labels is not None:
+        verified &= labels[column["id"]] == column["label"]
     return len(verified), int((~verified).sum())
 
 
@@ -37,7 +41,7 @@ def _verify_rows(
     """Whether the input, distance and adversarial label of each row are right, and its point is inside the box."""
     x, adversarial = images["original"], images["adversarial"]
     same = torch.tensor([fingerprint(image) == stored for image, stored in zip(x, inputs, strict=True)])
-    same &= (images["id"] == column["id"]) & (session.plain_labels(x) == column["prediction"])
+    same &= _matches_logits(session.plain_logits(x), column)
     label, reached = _reaches_goal(adversarial, column, session)
     if "adversarial_255" in images:
         points = (images["adversarial_255"] / 255).to(x)
@@ -50,6 +54,12 @@ def _verify_rows(
     close = torch.isclose(distance, column["distance"], rtol=1e-9, atol=0)
     adversarial_holds = reached & inside & close & (label == column["adversarial_label"])
     return same & torch.where(column["success"], adversarial_holds, torch.isinf(column["distance"]))
+
+
+def _matches_logits(logits: Tensor, column: dict[str, Tensor]) -> Mask:
+    """Whether prediction and confidence are those of the plain model, up to what other batches may change."""
+    change = (column["confidence"] - logits.double().softmax(1).amax(1)).abs()
+    return (logits.argmax(1) == column["prediction"]) & (change <= SAME_LOGITS * logits.double().abs().amax(1))
 
 
 def _reaches_goal(points: Tensor, column: dict[str, Tensor], session: Session) -> tuple[Tensor, Mask]:

@@ -33,6 +33,7 @@ TRACES = {
     "attack": "string", "norm": "string", "id": "int64", "query": "int64", "passes": "int64", "distance": "float64",
     "c": "float64", "move": "string", "best": "float64",
 }  # fmt: skip
+PIXELS = ("halffloat", "float", "double", "uint8")
 MAX_CLASS = 2**20  # larger numbers are damage; readers allocate by class
 
 
@@ -76,20 +77,26 @@ def find_broken_images(table: Any, ids: np.ndarray, shape: list[int]) -> str | N
     problem = find_wrong_column(table, {"id": "int64"}) or find_wrong_images(
         table, [name for name in names if name != "id"], shape
     )
+    if read_metadata(table).get("shape") != shape:
+        return f"is not of images of shape {tuple(shape)}"
     if problem is None and not np.array_equal(table.column("id").to_numpy(), ids):
         return "has other samples than its margins"
     return problem
 
 
-def find_wrong_images(table: Any, names: Iterable[str], shape: list[int]) -> str | None:
+def find_wrong_images(table: Any, names: Iterable[str], shape: list[Any]) -> str | None:
     """The first of these columns that does not hold images of this shape."""
     import pyarrow as pa
 
     if not all(type(length) is int and length > 0 for length in shape):
         return f"has images of shape {shape}"
-    kinds = [pa.list_(kind, prod(shape)) for kind in (pa.float16(), pa.float32(), pa.float64(), pa.uint8())]
     for name in names:
-        if name not in table.column_names or table.schema.field(name).type not in kinds:
+        kind = table.schema.field(name).type if name in table.column_names else None
+        if (
+            not (kind and pa.types.is_fixed_size_list(kind))
+            or kind.list_size != prod(shape)
+            or str(kind.value_type) not in PIXELS
+        ):
             return f"has no column {name} with images of shape {tuple(shape)}"
         if table.column(name).null_count or table.column(name).combine_chunks().flatten().null_count:
             return f"has empty cells in column {name}"

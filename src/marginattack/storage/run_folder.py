@@ -116,7 +116,9 @@ class RunFolder:
     def lost(self, present: Iterable[tuple[int, Part]]) -> list[tuple[int, Part]]:
         """The shards that the manifest records as finished, but that are not among these."""
         digests, present = self.manifest.get("digests", {}), set(present)
-        recorded = ((shard, part) for part in self.parts for shard, each in enumerate(digests.get(part.name, [])) if each)
+        recorded = (
+            (shard, part) for part in self.parts for shard, each in enumerate(digests.get(part.name, [])) if each
+        )
         return [each for each in recorded if each not in present]
 
     def _list(self, kind: str) -> list[tuple[int, Part]]:
