@@ -1,6 +1,7 @@
 """A job: the opened model, data and attacks of a run, and everything that identifies it."""
 
 import hashlib
+import json
 import platform
 import shlex
 import socket
@@ -31,6 +32,7 @@ from marginattack.storage.manifest import Part, run_order
 from marginattack.storage.run_folder import now
 
 PREFLIGHT_SAMPLES = 256
+COMPARED_SAMPLES = 64  # of a worker's data with the driver's, before it measures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,13 @@ class Job:
             "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice, "search": s.search,
             "target": s.target if self.targets is None else hashlib.sha256(self.targets.numpy().tobytes()).hexdigest(),
         }  # fmt: skip
+
+    def worker_identity(self) -> dict[str, Any]:
+        """The identity as a worker can check it without reading all data: with a digest of a few samples."""
+        positions = np.linspace(0, len(self.order) - 1, min(COMPARED_SAMPLES, len(self.order))).astype(int)
+        digest = hashlib.sha256(b"".join(each.numpy().tobytes() for each in self.samples(positions.tolist())))
+        identity: dict[str, Any] = json.loads(json.dumps(self.identity()))
+        return {**identity, "samples": digest.hexdigest()}
 
     def about(self) -> dict[str, Any]:
         """What else a reader of the results wants to know."""
@@ -118,8 +127,8 @@ class Job:
         return min(fitting_batch_size(session, image), self.settings.shard)
 
 
-def open_job(settings: Settings) -> Job:
-    """Open everything that the settings name."""
+def open_job(settings: Settings, data_digest: str | None = None) -> Job:
+    """Open everything that the settings name; all data are read for their digest, unless it is given."""
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     m, d = settings.model, settings.data
     attacks = _build_attacks(settings)
@@ -131,8 +140,8 @@ def open_job(settings: Settings) -> Job:
     data = open_data(d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle)
     order = run_order(len(data), d.shuffle)
     return Job(
-        settings=settings, model=model, data=data, data_digest=data.digest(), attacks=attacks, order=order[: d.limit],
-        targets=_read_targets(settings.target, len(data)),
+        settings=settings, model=model, data=data, data_digest=data_digest or data.digest(), attacks=attacks,
+        order=order[: d.limit], targets=_read_targets(settings.target, len(data)),
     )  # fmt: skip
 
 

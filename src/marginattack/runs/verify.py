@@ -12,36 +12,33 @@ from marginattack.execution.session import SAME_LOGITS, Session
 from marginattack.storage.run_folder import Part, RunFolder, numeric_columns
 
 
-def fingerprint(image: Tensor) -> str:
-    """A digest of the pixels, the same in any run."""
-    return hashlib.blake2b(np.ascontiguousarray(image.float().numpy()).tobytes(), digest_size=8).hexdigest()
+def fingerprints(images: Tensor) -> list[str]:
+    """A digest of the pixels of each image, the same in any run."""
+    pixels = np.ascontiguousarray(images.float().numpy()).reshape(len(images), -1)
+    return [hashlib.blake2b(image.data, digest_size=8).hexdigest() for image in pixels]
 
 
 def verify_shard(
-    folder: RunFolder, session: Session, part: Part, shard: int, labels: Tensor | None = None
+    folder: RunFolder, session: Session, part: Part, shard: int, samples: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[int, int]:
-    """How many rows a shard has, and how many of them fail; ``labels`` are those of all rows of the data, if known."""
+    """How many rows a shard has, and how many of them fail; ``samples`` are its ids, images and labels in the data."""
     margins = folder.read(part, shard)
-    images, column, inputs = (
-        folder.images(part, shard, margins=margins),
-        numeric_columns(margins),
-        margins.column("input"),
-    )
-    if len(inputs) == 0:
+    images, column = folder.images(part, shard, margins=margins), numeric_columns(margins)
+    if len(margins) == 0:
         return 0, 0
-    verified = _verify_rows(images, column, inputs.to_pylist(), NORMS[part.norm], session)
-    if labels is not None:
-        verified &= labels[column["id"]] == column["label"]
+    ids, x, y = samples
+    if len(ids) > len(margins):  # --only-correct leaves samples out
+        x, y = (each[torch.isin(ids, column["id"])] for each in (x, y))
+    same = torch.from_numpy(np.array(fingerprints(x)) == np.array(margins.column("input").to_pylist()))
+    same &= (images["original"].float() == x).flatten(1).all(1) & (column["label"] == y)
+    verified = same & _verify_rows(images, column, NORMS[part.norm], session)
     return len(verified), int((~verified).sum())
 
 
-def _verify_rows(
-    images: dict[str, Tensor], column: dict[str, Tensor], inputs: list[str], norm: Norm, session: Session
-) -> Mask:
-    """Whether the input, distance and adversarial label of each row are right, and its point is inside the box."""
+def _verify_rows(images: dict[str, Tensor], column: dict[str, Tensor], norm: Norm, session: Session) -> Mask:
+    """Whether what the model says of each row is right, its distance too, and its point is inside the box."""
     x, adversarial = images["original"], images["adversarial"]
-    same = torch.tensor([fingerprint(image) == stored for image, stored in zip(x, inputs, strict=True)])
-    same &= _matches_logits(session.plain_logits(x), column)
+    same = _matches_logits(session.plain_logits(x), column)
     label, reached = _reaches_goal(adversarial, column, session)
     if "adversarial_255" in images:
         points = (images["adversarial_255"] / 255).to(x)
@@ -49,8 +46,9 @@ def _verify_rows(
         close = torch.isclose(distance, column["distance_255"], rtol=1e-6, atol=1e-9)
         _, reached_255 = _reaches_goal(points, column, session)
         same &= torch.isinf(column["distance_255"]) | (reached_255 & close)
-    distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
-    inside = ((adversarial >= 0) & (adversarial <= 1)).flatten(1).all(1)
+    distance = norm.size((adversarial.double() - x).flatten(1))[:, 0]
+    low, high = adversarial.flatten(1).aminmax(dim=1)
+    inside = (low >= 0) & (high <= 1)
     close = torch.isclose(distance, column["distance"], rtol=1e-9, atol=0)
     adversarial_holds = reached & inside & close & (label == column["adversarial_label"])
     return same & torch.where(column["success"], adversarial_holds, torch.isinf(column["distance"]))

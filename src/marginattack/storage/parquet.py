@@ -44,16 +44,20 @@ def read_column(table: Any, name: str, shape: Sequence[int] = ()) -> Tensor:
 
 def write_table(path: StoragePath, table: Any, about: Mapping[str, Any], rows_per_group: int = ROWS_PER_GROUP) -> str:
     """Write a pyarrow table and its metadata atomically; returns the digest of the file."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     groups = [_digest_rows(table.slice(first, rows_per_group)) for first in range(0, len(table), rows_per_group)]
     content = {**about, "groups": groups}
     digest = digest_json(content)
     text = json.dumps({**content, "digest": digest})
+    # Floats of images have no use for statistics, and for dictionaries only where they stem from 8 bits.
+    plain = [field.name for field in table.schema if not pa.types.is_fixed_size_list(field.type)]
+    dictionary = [*plain, *(["original.list.element"] if "original" in table.column_names else [])]
     with write_atomically(path) as file:
         pq.write_table(
             table.replace_schema_metadata({METADATA: text}), file, row_group_size=rows_per_group, compression="zstd",
-            compression_level=1,
+            compression_level=1, use_dictionary=dictionary, write_statistics=plain,
         )  # fmt: skip
     return digest
 
