@@ -70,4 +70,4 @@ def main(samples: int = SAMPLES) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"measure": measure, "report": report}[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps(measure(*sys.argv[2:]) if sys.argv[1] == "measure" else report(*sys.argv[2:])))
