@@ -118,20 +118,21 @@ def read_runs(runs: Sequence[str | Path]) -> list[Series]:
 
 def load_series(store: RunFolder) -> list[Series]:
     """Read the finished shards of a run; parts without one are left out."""
-    import pyarrow as pa
-
-    tables: dict[Part, list[tuple[int, Any]]] = defaultdict(list)
+    tables: dict[Part, dict[int, Any]] = defaultdict(dict)
     for shard, part, table in store.read_all():
-        tables[part].append((shard, table.drop_columns(["attack", "norm"])))
+        tables[part][shard] = table
     loaded = []
     for part in filter(tables.__contains__, store.parts):
-        shards, lengths = zip(*((shard, len(table)) for shard, table in tables[part]), strict=True)
-        counts = [read_metadata(table) for _, table in tables[part]]
-        table = pa.concat_tables(each.replace_schema_metadata(None) for _, each in tables.pop(part))
-        columns = {name: table.column(name).to_numpy() for name in table.column_names}
-        columns["shard"] = np.repeat(shards, lengths)
-        columns["position"] = np.concatenate([np.arange(length) for length in lengths])
-        seen, correct = sum(count["seen"] for count in counts), sum(count["right"] for count in counts)
+        shards = tables.pop(part)
+        columns = {
+            name: np.concatenate([table.column(name).to_numpy() for table in shards.values()])
+            for name in next(iter(shards.values())).column_names
+            if name not in ("attack", "norm")
+        }
+        columns["shard"] = np.repeat([*shards], [len(table) for table in shards.values()])
+        columns["position"] = np.concatenate([np.arange(len(table)) for table in shards.values()])
+        counts = [read_metadata(table) for table in shards.values()]
+        seen, correct = (sum(count[name] for count in counts) for name in ("seen", "right"))
         loaded.append(Series(store=store, part=part, columns=columns, seen=seen, correct=correct))
     return loaded
 
