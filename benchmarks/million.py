@@ -19,6 +19,8 @@ from typing import Any
 import scale
 from record import peak_memory, run_child, write
 
+from marginattack.reproduce.markdown import table
+
 SAMPLES, SHARD, WORKERS, BUDGET = 1_000_000, 512, 2, 4
 
 
@@ -67,6 +69,18 @@ def main(samples: int = SAMPLES) -> None:
         numbers["report"] = run_child(__file__, "report", out)
     print(json.dumps(numbers, indent=1))
     write("million" if samples == SAMPLES else f"million-{samples}", numbers)
+
+
+def page(numbers: dict[str, Any]) -> list[str]:
+    """The rows of the table in docs/scale.md."""
+    run, report = numbers["run"], numbers["report"]
+    waited, each = run["overhead_ms"], 1e3 * run["total_s"] / run["shards"]
+    rows = [
+        ("driver, per shard, while workers measure", f"{run['driver_cpu_measuring_ms']:.1f} ms", f"{waited:.0f} ms"),
+        ("driver, per shard, whole run", f"{run['driver_cpu_ms']:.1f} ms", f"{each:.0f} ms"),
+        ("report", f"{report['cpu_s']:.1f} s", f"{report['s']:.0f} s"),
+    ]
+    return table(("what", "CPU time", "wall-clock time, under load"), rows)
 
 
 if __name__ == "__main__":

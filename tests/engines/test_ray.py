@@ -164,7 +164,12 @@ def test_worker_reads_its_samples_only_and_refuses_other_data(tmp_path: Path, mo
     folder.update_manifest(sessions=[job.session(8, torch.device("cpu"))])
     rows: list[int] = []
     read = NpzData.read
-    monkeypatch.setattr(NpzData, "read", lambda self, some: (rows.extend(some), read(self, some))[1])
+
+    def recorded_read(self: NpzData, some: list[int]) -> Any:
+        rows.extend(some)
+        return read(self, some)
+
+    monkeypatch.setattr(NpzData, "read", recorded_read)
     monkeypatch.setattr(NpzData, "digest", lambda self: pytest.fail("a worker has read all data"))
     arguments = (settings.model_dump_json(), str(folder.path), str(tmp_path), json.dumps(job.worker_identity()), "then")
     rows.clear()
