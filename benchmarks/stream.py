@@ -7,7 +7,8 @@ Each argument is a number of samples and MarginAttack's number of moves: few mov
 default of 200 the overhead in time. After ``race`` it is a number of samples and the budget of Race, the default
 attack, and the record is stream-race.json. Each runs in a process of its own with one thread. The attack's time is what
 is spent in ``Problem.solve``; the rest of the run (opening, diagnosis, reading, verification, writing, reading back) is
-overhead. ``overhead_after_start`` leaves out what happens once per run, before and after the shards.
+overhead. ``overhead_per_shard`` is that of all shards but the first, as it is in a long run: without imports and what
+happens once per run.
 """
 
 import json
@@ -22,7 +23,7 @@ import torch
 from record import peak_memory, run_child, write
 from torch import Tensor, nn
 
-SHAPE = (3, 32, 32)
+SHAPE, SHARD = (3, 32, 32), 512
 
 
 class Network(nn.Module):
@@ -63,7 +64,7 @@ class Stopwatch:
     """CPU seconds inside a method, which it replaces; calls inside calls count once."""
 
     def __init__(self, owner: type, name: str) -> None:
-        self.seconds, self.depth, method = 0.0, 0, getattr(owner, name)
+        self.calls, self.depth, method = list[float](), 0, getattr(owner, name)
 
         def timed(*arguments: Any) -> Any:
             self.depth, began = self.depth + 1, time.process_time()
@@ -72,13 +73,13 @@ class Stopwatch:
             finally:
                 self.depth -= 1
                 if self.depth == 0:
-                    self.seconds += time.process_time() - began
+                    self.calls.append(time.process_time() - began)
 
         setattr(owner, name, timed)
 
 
-def run_once(data: str, out: str, attack: str, number: str) -> dict[str, float]:
-    """One run: seconds in total, of the attack and of its shards (measuring and verifying), peak memory."""
+def run_once(data: str, out: str, attack: str, number: str) -> dict[str, float | None]:
+    """One run: seconds in total and of the attack, overhead, peak memory."""
     from contextlib import nullcontext
 
     from marginattack.core.problem import Problem
@@ -87,14 +88,19 @@ def run_once(data: str, out: str, attack: str, number: str) -> dict[str, float]:
     from marginattack.runs.shards import ShardRunner
 
     torch.set_num_threads(1)
-    solve, shards = Stopwatch(Problem, "solve"), [Stopwatch(ShardRunner, name) for name in ("measure", "verify")]
-    flags = {"model": f"{__file__}:network", "data": data, "attacks": [attack], "batch": 256}
+    solve, measure, verify = (
+        Stopwatch(Problem, "solve"),
+        Stopwatch(ShardRunner, "measure"),
+        Stopwatch(ShardRunner, "verify"),
+    )
+    flags = {"model": f"{__file__}:network", "data": data, "attacks": [attack], "shard": SHARD, "batch": SHARD // 2}
     flags |= {"budget" if attack == "race" else f"attack.{attack}.moves": int(number)}
     wall, cpu = time.perf_counter(), time.process_time()
     run(read_settings(None, [], flags), out, progress=lambda what, n: nullcontext(lambda done: None), on_finding=print)
+    later = sum(solve.calls[2 : 2 * len(measure.calls)])  # two batches per shard; the last call is for the traces
     return {
-        "seconds": time.process_time() - cpu, "attack_seconds": solve.seconds,
-        "shard_seconds": sum(each.seconds for each in shards),
+        "seconds": time.process_time() - cpu, "attack_seconds": sum(solve.calls),
+        "overhead_per_shard": (sum(measure.calls[1:]) + sum(verify.calls[1:])) / later - 1 if later else None,
         "wall_seconds": time.perf_counter() - wall, "peak_mib": peak_memory(),
     }  # fmt: skip
 
@@ -109,7 +115,6 @@ def main(attack: str, sizes: list[str]) -> None:
             child = run_child(__file__, "child", f"{folder}/data.npz", f"{folder}/run", attack, number)
         row = {"n": n, "budget" if attack == "race" else "moves": number, **child}
         row["overhead"] = row["seconds"] / row["attack_seconds"] - 1
-        row["overhead_after_start"] = row["shard_seconds"] / row["attack_seconds"] - 1
         rows.append(row)
         print(row, flush=True)
         write("stream-race" if attack == "race" else "stream", rows)
