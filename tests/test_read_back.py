@@ -173,6 +173,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], tuple[Callable[[Path], None], .
     "missing shard": (lambda run: (run / MARGINS).unlink(), (report, load), "is missing, but manifest.json records it"),
     "doubled shard": (copy(MARGINS, MARGINS.replace("00001", "00077")), ROWS, "is no shard of this run"),
     "copy beside a shard": (copy(MARGINS, MARGINS.replace(".p", "-copy.p")), ROWS, "is no shard of this run"),
+    "shard under two names": (copy(MARGINS, MARGINS.replace("00001", "000001")), ROWS, "is no shard of this run"),
     "copied folder": (copy(MARGINS, MARGINS.replace("l2", "l2-copy")), ROWS, "is no shard of this run"),
     "cut rows": (lambda run: rewrite(run / MARGINS, lambda table: table.slice(0, 5)), ROWS, DIGEST),
     "reordered rows": (lambda run: rewrite(run / MARGINS, lambda t: t.take([1, 0, *range(2, 8)])), ROWS, DIGEST),
@@ -193,7 +194,8 @@ TAMPERED: dict[str, tuple[Callable[[Path], Any], tuple[Callable[[Path], None], .
     "truncated images": (truncate(IMAGES), (load, verify), "is damaged"),
     "missing images": (lambda run: (run / IMAGES).unlink(), (load,), "is missing: copy the complete run folder"),
     "edited manifest": (edit_json("manifest.json", lambda m: {**m, "verified": None}), ROWS, "digest does not match"),
-    "edited findings": (edit_json("findings.json", lambda found: []), (report,), "was changed after it was written"),
+    "removed findings": (lambda run: (run / "findings.json").unlink(), (report,), "was changed or removed after it"),
+    "edited findings": (edit_json("findings.json", lambda found: []), (report,), "was changed or removed after it"),
 }  # fmt: skip
 
 

@@ -66,17 +66,14 @@ def find_broken(manifest: Mapping[str, Any], part: Part, shard: int, table: Any)
             return f"has rows of {name} {others.pop()!r}, not {value!r}"
     values = {name: table.column(name).to_numpy() for name, kind in columns.items() if kind != "string"}
     rows = Shards(manifest["samples"], manifest["shard"])[shard]
-    return _find_wrong_samples(manifest["identity"], rows, values, read_metadata(table)) or _find_wrong_value(
-        manifest["identity"], values
-    )
+    problem = _find_wrong_samples(manifest["identity"], rows, values, read_metadata(table))
+    return problem or _find_wrong_value(manifest["identity"], values)
 
 
 def find_broken_images(table: Any, ids: np.ndarray, shape: list[int]) -> str | None:
     """Why the images of a shard do not fit its margins; None if they do."""
-    names = dict.fromkeys(["original", "adversarial", *table.column_names])
-    problem = find_wrong_column(table, {"id": "int64"}) or find_wrong_images(
-        table, [name for name in names if name != "id"], shape
-    )
+    names = dict.fromkeys(["original", "adversarial", *(name for name in table.column_names if name != "id")])
+    problem = find_wrong_column(table, {"id": "int64"}) or find_wrong_images(table, names, shape)
     if read_metadata(table).get("shape") != shape:
         return f"is not of images of shape {tuple(shape)}"
     if problem is None and not np.array_equal(table.column("id").to_numpy(), ids):
@@ -91,12 +88,9 @@ def find_wrong_images(table: Any, names: Iterable[str], shape: list[Any]) -> str
     if not all(type(length) is int and length > 0 for length in shape):
         return f"has images of shape {shape}"
     for name in names:
-        kind = table.schema.field(name).type if name in table.column_names else None
-        if (
-            not (kind and pa.types.is_fixed_size_list(kind))
-            or kind.list_size != prod(shape)
-            or str(kind.value_type) not in PIXELS
-        ):
+        kind: Any = table.schema.field(name).type if name in table.column_names else pa.null()
+        images = pa.types.is_fixed_size_list(kind) and str(kind.value_type) in PIXELS
+        if not images or kind.list_size != prod(shape):
             return f"has no column {name} with images of shape {tuple(shape)}"
         if table.column(name).null_count or table.column(name).combine_chunks().flatten().null_count:
             return f"has empty cells in column {name}"

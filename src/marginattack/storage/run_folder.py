@@ -29,7 +29,7 @@ from marginattack.errors import InputError, one_line
 from marginattack.storage import contract
 from marginattack.storage.contract import COLUMNS as COLUMNS
 from marginattack.storage.files import make_folder, remove_temporary_files
-from marginattack.storage.manifest import DIGESTS_SINCE, FORMAT, Shards, read_manifest, write_json, write_manifest
+from marginattack.storage.manifest import FORMAT, Shards, read_manifest, write_json, write_manifest
 from marginattack.storage.manifest import Part as Part
 from marginattack.storage.parquet import digest_bytes, make_column, read_column, read_metadata, read_table, write_table
 from marginattack.storage.paths import StoragePath, parse_path
@@ -125,10 +125,11 @@ class RunFolder:
         """The shards with a file of this kind, in order; files that belong to no shard are refused."""
         parts, found = {part.name: i for i, part in enumerate(self.parts)}, []
         for file in self.path.glob(f"{kind}/*/part-*.parquet"):
-            number, part = re.fullmatch(r"part-(\d{5,})\.parquet", file.name), parts.get(file.parent.name)
-            if number is None or part is None or int(number[1]) >= len(self.shards):
+            number, part = re.fullmatch(r"part-(\d{5,12})\.parquet", file.name), parts.get(file.parent.name)
+            shard = int(number[1]) if number else -1
+            if part is None or not 0 <= shard < len(self.shards) or file.name != f"part-{shard:05d}.parquet":
                 raise InputError(f"{file} is no shard of this run: move it out of the folder")
-            found.append((int(number[1]), part))
+            found.append((shard, part))
         return [(shard, self.parts[part]) for shard, part in sorted(found)]
 
     def commit(
@@ -210,10 +211,7 @@ class RunFolder:
         if not path.exists():
             raise InputError(f"{path} is missing: copy the complete run folder, or delete its images folder")
         table = self._read(path, part, shard, positions)
-        if (
-            self.manifest["format"] >= DIGESTS_SINCE
-            and read_metadata(margins).get("images") != read_metadata(table)["digest"]
-        ):
+        if read_metadata(margins).get("images") != read_metadata(table).get("digest"):  # older formats have neither
             raise InputError(f"{path} does not belong to the margins of its shard (other digest): {AGAIN}")
         ids, shape = margins.column("id").to_numpy(), self.manifest["data"]["shape"]
         if problem := contract.find_broken_images(table, ids if positions is None else ids[positions], shape):
@@ -254,9 +252,9 @@ class RunFolder:
     def traces(self) -> Any:
         """What ``save_traces`` stored, as a pyarrow Table; None where nothing was."""
         file = self.path / "traces.parquet"
+        self._check_file(file)
         if not file.exists():
             return None
-        self._check_file(file)
         table = read_table(file, hint=AGAIN)
         if problem := contract.find_wrong_column(table, contract.TRACES):
             raise InputError(f"{file} {problem}: {AGAIN}")
@@ -268,9 +266,9 @@ class RunFolder:
         from marginattack.storage.schema import FINDINGS, find_problem
 
         file = self.path / "findings.json"
+        self._check_file(file)
         if not file.exists():
             return []
-        self._check_file(file)
         try:
             findings: list[dict[str, Any]] = json.loads(file.read_text())
             problem = find_problem(FINDINGS, findings)
@@ -283,8 +281,10 @@ class RunFolder:
     def _check_file(self, file: StoragePath) -> None:
         """Refuse a file that is not the one that the manifest records."""
         recorded = self.manifest.get("files", {}).get(file.name)
-        if recorded not in (None, digest_bytes(file.read_bytes())):
-            raise InputError(f"{file} was changed after it was written (other digest in manifest.json): {AGAIN}")
+        if recorded is not None and recorded != (digest_bytes(file.read_bytes()) if file.exists() else ""):
+            raise InputError(
+                f"{file} was changed or removed after it was written (other digest in manifest.json): {AGAIN}"
+            )
 
     def save_findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
         """Store the findings of the diagnosis."""
