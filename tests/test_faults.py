@@ -6,13 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from run_folders import ENVIRONMENT, call, command, content, temporary_files
 
@@ -173,7 +169,8 @@ def test_lost_images_are_computed_again(complete: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(complete, run)
     (run / "images/marginattack-l2/part-00003.parquet").unlink()
-    assert call(command(complete.parent, run)).returncode == 0
+    result = call(command(complete.parent, run))
+    assert result.returncode == 0
     assert content(run) == content(complete)
 
 
@@ -187,21 +184,3 @@ def test_resumed_run_keeps_its_batch_size(complete: Path, tmp_path: Path) -> Non
     assert before.items() <= after.items()
     first, second = RunFolder(tmp_path / "run").manifest["sessions"]
     assert first["batch"] == second["batch"]
-
-
-@pytest.mark.parametrize("column", ["distance", "prediction", "input"])
-def test_modified_row_is_found(complete: Path, tmp_path: Path, column: str) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(complete, run)
-    file = run / "margins/marginattack-l2/part-00003.parquet"
-    table = pq.ParquetFile(file).read()
-    values = table.column(column).to_pylist()
-    change: dict[str, Callable[[Any], Any]] = {
-        "distance": lambda d: 0.9 * d, "prediction": lambda k: (k + 1) % 4, "input": lambda text: text[::-1],
-    }  # fmt: skip
-    values[1] = change[column](values[1])
-    where = table.schema.get_field_index(column)
-    pq.write_table(table.set_column(where, table.schema.field(column), pa.array(values)), file)
-    result = call(command(complete.parent, run))
-    assert result.returncode == 1
-    assert "grave: stored-rows-fail (1 of 128)" in result.stderr

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from cluster_models import POISON
 from processes import alive, below, environment, listening
 from run_folders import ENVIRONMENT, call, command, content, data, temporary_files
@@ -20,8 +21,9 @@ from marginattack.errors import InputError
 from marginattack.runs.engines import ray_start, worker
 from marginattack.runs.engines.ray import Cluster, WorkerPool, _last_line
 from marginattack.runs.engines.worker import Worker
-from marginattack.runs.job import open_job
+from marginattack.runs.job import COMPARED_SAMPLES, open_job
 from marginattack.runs.settings import Settings, read_settings
+from marginattack.sources.data_npz import NpzData
 from marginattack.storage.run_folder import Part, RunFolder
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
@@ -118,9 +120,9 @@ def test_worker_refuses_another_run_than_the_drivers(tmp_path: Path, monkeypatch
     flags = {"model": f"{MODELS.parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "data.npz", 8))}
     settings = read_settings(None, [], flags)
     job = open_job(settings)
-    identity, about = job.identity(), {**job.about(), "started": "then"}
+    identity, about = job.worker_identity(), {**job.about(), "started": "then"}
     (tmp_path / "run").mkdir()
-    RunFolder.create_or_resume(tmp_path / "run", identity, about)
+    RunFolder.create_or_resume(tmp_path / "run", job.identity(), about)
     there = str(tmp_path / "run")
 
     def open_worker(out: str, identity: dict[str, Any], started: str) -> Any:
@@ -142,7 +144,7 @@ def test_worker_refuses_another_run_than_the_drivers(tmp_path: Path, monkeypatch
         late.measure(0, Part("race", "l2"), 64)
     assert not list((tmp_path / "run").glob("margins/*/*"))
 
-    def without_torchvision(settings: Settings) -> Any:
+    def without_torchvision(settings: Settings, data_digest: str) -> Any:
         raise ImportError("No module named torchvision")
 
     monkeypatch.setattr(worker, "open_job", without_torchvision)
@@ -150,6 +152,40 @@ def test_worker_refuses_another_run_than_the_drivers(tmp_path: Path, monkeypatch
         InputError, match=rf"the worker on {socket.gethostname()} cannot join: ImportError: No module named"
     ):
         open_worker(there, identity, "later")
+
+
+def test_worker_reads_its_samples_only_and_refuses_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = {"model": f"{MODELS.parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "data.npz", 256))}
+    settings = read_settings(None, [], {**flags, "shard": 8, "attacks": ["fgsm"], "budget": 4})
+    job = open_job(settings)
+    (tmp_path / "run").mkdir()
+    folder = RunFolder.create_or_resume(tmp_path / "run", job.identity(), {**job.about(), "started": "then"})
+    folder.update_manifest(sessions=[job.session(8, torch.device("cpu"))])
+    rows: list[int] = []
+    read = NpzData.read
+
+    def recorded_read(self: NpzData, some: list[int]) -> Any:
+        rows.extend(some)
+        return read(self, some)
+
+    monkeypatch.setattr(NpzData, "read", recorded_read)
+    monkeypatch.setattr(NpzData, "digest", lambda self: pytest.fail("a worker has read all data"))
+    arguments = (settings.model_dump_json(), str(folder.path), str(tmp_path), json.dumps(job.worker_identity()), "then")
+    rows.clear()
+    one = Worker(*arguments)
+    one.measure(3, folder.parts[0], 8)
+    assert len(set(rows)) <= COMPARED_SAMPLES + 8
+    assert one.verify(3, folder.parts[0], 8) == (8, 0)
+
+    with np.load(tmp_path / "data.npz") as arrays:
+        x, y = arrays["x"], arrays["y"]
+    x[25] = 1 - x[25]  # a sample of shard 3
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    assert Worker(*arguments).verify(3, folder.parts[0], 8) == (8, 1)
+    np.savez(tmp_path / "data.npz", x=1 - x, y=y)
+    with pytest.raises(InputError, match=r"cannot join: it opens another model or other data .samples was"):
+        Worker(*arguments).open()
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,8 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
         lines.append(f"Randomised model: {run['randomized']}.")
     if any(part["targeted"] for part in run["parts"]):
         lines.append("Targeted: margins cover all samples; robust accuracy is the share that stays off its target.")
-    if pending := store.pending():
-        lines.append(f"Partial: {len(pending)} shards are missing. Run the same `measure` command again to resume.")
+    if missing := store.count_missing().total():
+        lines.append(f"Partial: {missing} shards are missing. Run the same `measure` command again to resume.")
     elif verified := run["verified"]:
         lines.append(f"Verified {verified['rows']:,} stored rows; {verified['failed']} failed.")
     for part in run["parts"]:

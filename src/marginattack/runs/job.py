@@ -1,6 +1,7 @@
 """A job: the opened model, data and attacks of a run, and everything that identifies it."""
 
 import hashlib
+import json
 import platform
 import shlex
 import socket
@@ -28,9 +29,11 @@ from marginattack.runs.settings import Settings, build_attack
 from marginattack.sources.data import Data, check_options, open_data
 from marginattack.sources.images import ImageSize
 from marginattack.sources.models import Model, open_model
-from marginattack.storage.run_folder import Part, now
+from marginattack.storage.manifest import Part, run_order
+from marginattack.storage.run_folder import now
 
 PREFLIGHT_SAMPLES = 256
+COMPARED_SAMPLES = 64  # of a worker's data with the driver's, before it measures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,13 @@ class Job:
             "target": s.target if self.targets is None else hashlib.sha256(self.targets.numpy().tobytes()).hexdigest(),
             **({} if self.randomized is None else {"randomized": asdict(self.randomized)}),
         }  # fmt: skip
+
+    def worker_identity(self) -> dict[str, Any]:
+        """The identity as a worker can check it without reading all data: with a digest of a few samples."""
+        positions = np.linspace(0, len(self.order) - 1, min(COMPARED_SAMPLES, len(self.order))).astype(int)
+        digest = hashlib.sha256(b"".join(each.numpy().tobytes() for each in self.samples(positions.tolist())))
+        identity: dict[str, Any] = json.loads(json.dumps(self.identity()))
+        return {**identity, "samples": digest.hexdigest()}
 
     def about(self) -> dict[str, Any]:
         """What else a reader of the results wants to know."""
@@ -129,8 +139,8 @@ class Job:
         return min(fitting_batch_size(session, image), self.settings.shard)
 
 
-def open_job(settings: Settings) -> Job:
-    """Open everything that the settings name."""
+def open_job(settings: Settings, data_digest: str | None = None) -> Job:
+    """Open everything that the settings name; all data are read for their digest, unless it is given."""
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     m, d = settings.model, settings.data
     attacks = _build_attacks(settings)
@@ -140,10 +150,10 @@ def open_job(settings: Settings) -> Job:
     size = model.image_size if d.image_size is None else ImageSize.parse(d.image_size)
     check_options(d.source, {"image-size": d.image_size})
     data = open_data(d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle)
-    order = np.arange(len(data)) if d.shuffle is None else np.random.default_rng(d.shuffle).permutation(len(data))
+    order = run_order(len(data), d.shuffle)
     return Job(
-        settings=settings, model=model, data=data, data_digest=data.digest(), attacks=attacks, order=order[: d.limit],
-        targets=_read_targets(settings.target, len(data)),
+        settings=settings, model=model, data=data, data_digest=data_digest or data.digest(), attacks=attacks,
+        order=order[: d.limit], targets=_read_targets(settings.target, len(data)),
     )  # fmt: skip
 
 

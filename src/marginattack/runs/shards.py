@@ -11,7 +11,7 @@ from marginattack.execution.session import Session
 from marginattack.measuring import measure_samples
 from marginattack.runs.job import Job
 from marginattack.runs.lattice import search_lattice
-from marginattack.runs.verify import fingerprint, verify_shard
+from marginattack.runs.verify import fingerprints, verify_shard
 from marginattack.storage.run_folder import COLUMNS, Part, RunFolder
 
 
@@ -26,10 +26,7 @@ class ShardRunner:
     def measure(self, shard: int, part: Part, batch: int, progress: Callable[[int], None] | None = None) -> None:
         """Measure one part of a shard; ``progress`` is called with the number of samples done."""
         self._resize(batch)
-        if shard != self._shard:
-            self._samples = None  # free the last shard before the next is read
-            self._shard, self._samples = shard, self.job.samples(self.folder.shards[shard])
-        columns, images, counts = self._measure(part, self._samples, progress)
+        columns, images, counts = self._measure(part, self._read(shard), progress)
         self.folder.commit(part, shard, columns, images, counts)
         if progress is not None:
             progress(len(self.folder.shards[shard]) - len(columns["id"]))  # those that --only-correct left out
@@ -37,7 +34,15 @@ class ShardRunner:
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
         """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""
         self._resize(batch)
-        return verify_shard(self.folder, self.session, part, shard)
+        return verify_shard(self.folder, self.session, part, shard, self._read(shard))
+
+    def _read(self, shard: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The ids, images and labels of a shard, which are read once for all its parts."""
+        if shard != self._shard:
+            self._samples = None  # free the last shard before the next is read
+            self._shard, self._samples = shard, self.job.samples(self.folder.shards[shard])
+        samples: tuple[Tensor, Tensor, Tensor] = self._samples
+        return samples
 
     def _resize(self, batch: int) -> None:
         """Use this batch size; the session, with what it captured for one shard, serves the next."""
@@ -66,7 +71,7 @@ class ShardRunner:
             budget=settings.budget, seed=settings.seed, progress=progress,
         )  # fmt: skip
         columns: dict[str, Any] = {name: getattr(margins, name) for name in margins.columns() if name != "adversarial"}
-        columns |= {"id": batch.ids, "input": [fingerprint(image) for image in batch.images]}
+        columns |= {"id": batch.ids, "input": fingerprints(batch.images)}
         columns["target"] = torch.full_like(batch.labels, -1) if batch.targets is None else batch.targets
         images = {"original": batch.images, "adversarial": margins.adversarial}
         if settings.lattice:

@@ -116,6 +116,9 @@ CAUSES: dict[str, Cause] = {
     "mixed-conditions": Cause("note",
         "Rounding differs between these conditions; all rows were verified under the last one.",
         "Nothing, unless results must be bitwise identical."),
+    "shards-lost": Cause("note",
+        "Their margins were recorded in manifest.json; they were measured again.",
+        "Find out who deletes or moves files of this folder, unless you did."),
     "train-mode": Cause("note", "Margins are measured in eval mode, without dropout and with running statistics.",
         "Nothing, if the model is used that way; call eval() to silence this note."),
     # After a run

@@ -78,7 +78,7 @@ class WorkerPool:
         arguments = (
             job.settings.model_copy(update={"device": device}).model_dump_json(),
             str(folder.path if is_remote(folder.path) else folder.path.absolute()),
-            os.getcwd(), json.dumps(job.identity()), folder.manifest["started"],
+            os.getcwd(), json.dumps(job.worker_identity()), folder.manifest["started"],
         )  # fmt: skip
         self.actors = [remote.remote(*arguments) for _ in range(workers)]
         self.busy: dict[Any, tuple[int, Task]] = {}  # by the reference of the pending result

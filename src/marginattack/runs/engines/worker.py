@@ -52,8 +52,9 @@ class Worker:
                 os.chdir(self.working_folder)  # relative names mean the same as to the driver
             torch.set_num_threads(1)  # one core per worker, and the same rounding in all workers
             try:
-                job = open_job(Settings.model_validate_json(self.settings))
-                changed = differences(json.loads(self.identity), json.loads(json.dumps(job.identity())))
+                identity = json.loads(self.identity)
+                job = open_job(Settings.model_validate_json(self.settings), identity["data"]["digest"])
+                changed = differences(identity, job.worker_identity())
                 if changed:
                     raise InputError(f"it opens another model or other data ({changed})")
                 folder = self._open_folder()
