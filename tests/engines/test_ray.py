@@ -22,6 +22,8 @@ from marginattack.runs.engines.ray import Cluster, WorkerPool, _last_line
 from marginattack.runs.engines.worker import Worker
 from marginattack.runs.job import open_job
 from marginattack.runs.settings import Settings, read_settings
+from marginattack.storage import lock
+from marginattack.storage.lock import lock_folder
 from marginattack.storage.run_folder import Part, RunFolder
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
@@ -119,28 +121,31 @@ def test_worker_refuses_another_run_than_the_drivers(tmp_path: Path, monkeypatch
     settings = read_settings(None, [], flags)
     job = open_job(settings)
     identity, about = job.identity(), {**job.about(), "started": "then"}
-    (tmp_path / "run").mkdir()
-    RunFolder.create_or_resume(tmp_path / "run", identity, about)
     there = str(tmp_path / "run")
 
-    def open_worker(out: str, identity: dict[str, Any], started: str) -> Any:
-        return Worker(settings.model_dump_json(), out, str(tmp_path), json.dumps(identity), started).open()
+    def make_worker(out: str, identity: dict[str, Any], owner: str) -> Worker:
+        return Worker(settings.model_dump_json(), out, str(tmp_path), json.dumps(identity), owner)
 
-    assert open_worker(there, identity, "then")["pid"] == os.getpid()
-    other = {**identity, "model": {**identity["model"], "digest": "0"}}
-    with pytest.raises(InputError, match=r"cannot join: it opens another model or other data .model.digest was"):
-        open_worker(there, other, "then")
-    with pytest.raises(InputError, match=r"it does not see the run in .* .another run is there"):
-        open_worker(there, identity, "now")
-    with pytest.raises(InputError, match=r"it does not see the run in .*: give --out on a shared file system"):
-        open_worker(str(tmp_path / "hidden"), identity, "then")
+    with lock_folder(there) as lease:
+        RunFolder.create_or_resume(there, identity, about, lease)
+        late = make_worker(there, identity, lease.owner)
+        assert late.open()["pid"] == os.getpid()
+        other = {**identity, "model": {**identity["model"], "digest": "0"}}
+        with pytest.raises(InputError, match=r"cannot join: it opens another model or other data .model.digest was"):
+            make_worker(there, other, lease.owner).open()
+        with pytest.raises(InputError, match=r"cannot join: .*/run was taken over by another process"):
+            make_worker(there, identity, "somebody else").open()
+        with pytest.raises(InputError, match=r"it does not see the run in .*: give --out on a shared file system"):
+            make_worker(str(tmp_path / "hidden"), identity, lease.owner).open()
 
-    late = Worker(settings.model_dump_json(), there, str(tmp_path), json.dumps(identity), "then")
-    late.open()
-    RunFolder(there).update_manifest(started="later")  # another driver found no shard and restarted the run
-    with pytest.raises(InputError, match="was restarted by another process"):
-        late.measure(0, Part("race", "l2"), 64)
-    assert not list((tmp_path / "run").glob("margins/*/*"))
+    monkeypatch.setattr(lock, "STALE", 0.3)
+    with pytest.raises(InputError, match="workers of an interrupted run still use .*/run: wait"), lock_folder(there):
+        pass  # the driver has ended, but a worker of it could still write
+    late.stack.close()
+    with lock_folder(there):
+        with pytest.raises(InputError, match="was taken over by another process"):
+            late.measure(0, Part("race", "l2"), 64)
+        assert not list((tmp_path / "run").glob("margins/*/*"))
 
     def without_torchvision(settings: Settings) -> Any:
         raise ImportError("No module named torchvision")
@@ -149,7 +154,7 @@ def test_worker_refuses_another_run_than_the_drivers(tmp_path: Path, monkeypatch
     with pytest.raises(
         InputError, match=rf"the worker on {socket.gethostname()} cannot join: ImportError: No module named"
     ):
-        open_worker(there, identity, "later")
+        make_worker(there, identity, "").open()
 
 
 @pytest.mark.parametrize(

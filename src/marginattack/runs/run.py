@@ -54,8 +54,8 @@ def _run(
     on_finding: Callable[[Finding], None], engine: Engine,
 ) -> RunFolder:  # fmt: skip
     """Everything after the model was frozen and the inputs were checked."""
-    with lock_folder(out):
-        folder = RunFolder.create_or_resume(out, job.identity(), job.about())
+    with lock_folder(out) as lease:
+        folder = RunFolder.create_or_resume(out, job.identity(), job.about(), lease)
         folder.save_findings([asdict(finding) for finding in before])
         with engine(job, folder, session) as pool:
             failed = _measure(job, folder, session.classifier.device, pool, progress)

@@ -109,9 +109,11 @@ class Settings(_Strict):
 def read_settings(config: Path | None, assignments: list[str], flags: dict[str, Any]) -> Settings:
     """Read settings from a TOML file, then ``a.b=v`` assignments, then options, of which the last take precedence.
 
-    Options are keyed by the dotted name of their setting, and None if they were not given.
+    Options are keyed by the dotted name of their setting, and None if they were not given. Files may be foreign, so
+    they cannot grant trust: a file that does so needs an assignment or an option that says the same.
     """
     tree = {} if config is None else _read_toml(config)
+    trusting = isinstance(tree.get("model"), dict) and tree["model"].pop("trust_pickle", False)
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not name:
@@ -123,6 +125,9 @@ def read_settings(config: Path | None, assignments: list[str], flags: dict[str, 
     for name in ("model", "data"):
         if name not in tree:
             raise InputError(f"no {name} given: pass --{name}, or set `{name}` in the --config file")
+    if trusting and "trust_pickle" not in tree["model"]:
+        hint = "add --trust-pickle to the command if you trust the files that it names"
+        raise InputError(f"--config {config} sets model.trust_pickle, which only the command line can grant: {hint}")
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
@@ -131,7 +136,7 @@ def read_settings(config: Path | None, assignments: list[str], flags: dict[str, 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"--config {path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:

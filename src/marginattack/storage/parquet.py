@@ -2,6 +2,7 @@
 
 import json
 import math
+import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,9 +47,17 @@ def write_table(path: StoragePath, table: Any, metadata: Mapping[str, Any], rows
 
 def open_parquet(path: StoragePath) -> Any:
     """A ``pyarrow.parquet.ParquetFile`` on a local disk or an object store, to be closed by the caller."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(path.open("rb") if is_remote(path) else path)
+    if is_remote(path):
+        return pq.ParquetFile(path.open("rb"))
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # pyarrow takes names in UTF-8 only
+        with path.open("rb") as file:
+            return pq.ParquetFile(pa.BufferReader(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    return pq.ParquetFile(path)
 
 
 def read_table(path: StoragePath, columns: Sequence[str] | None = None, *, hint: str) -> Any:

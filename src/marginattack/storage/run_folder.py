@@ -22,6 +22,7 @@ from torch import Tensor
 
 from marginattack.errors import InputError, one_line
 from marginattack.storage.files import make_folder, remove_temporary_files, write_atomically
+from marginattack.storage.lock import Lease
 from marginattack.storage.parquet import make_column, read_column, read_metadata, read_table, write_table
 from marginattack.storage.paths import StoragePath, parse_path
 
@@ -66,16 +67,18 @@ class Part:
 
 
 class RunFolder:
-    """A run folder on disk or on an object store. Writers must hold its lock; anybody may read at any time."""
+    """A run folder on disk or on an object store. Writers must hold its lease; anybody may read at any time."""
 
-    def __init__(self, path: str | StoragePath) -> None:
-        self.path = parse_path(path)
+    def __init__(self, path: str | StoragePath, lease: Lease | None = None) -> None:
+        self.path, self.lease = parse_path(path), lease
         self.manifest = _read_manifest(self.path)
         self.parts = [Part(**part) for part in self.manifest["parts"]]
 
     @classmethod
-    def create_or_resume(cls, path: str | StoragePath, identity: dict[str, Any], about: dict[str, Any]) -> "RunFolder":
-        """Start a run, or resume the run of the same identity that is there. Call it with the lock held.
+    def create_or_resume(
+        cls, path: str | StoragePath, identity: dict[str, Any], about: dict[str, Any], lease: Lease | None = None
+    ) -> "RunFolder":
+        """Start a run, or resume the run of the same identity that is there. Call it with the lease held.
 
         ``identity`` is everything that the results depend on, ``about`` the rest of the manifest of a new run.
         """
@@ -84,7 +87,7 @@ class RunFolder:
         remove_temporary_files(path)
         if not any(path.glob(SHARDS)):
             _write_json(path / "manifest.json", {"format": FORMAT, "identity": identity, **about})
-        return cls(path)
+        return cls(path, lease)
 
     @classmethod
     def check_compatible(cls, path: str | StoragePath, identity: dict[str, Any]) -> None:
@@ -150,6 +153,7 @@ class RunFolder:
         n = len(columns["id"])
         every = {"attack": [part.attack] * n, "norm": [part.norm] * n, **columns}
         table = pa.table({name: make_column(every[name], kind) for name, kind in COLUMNS.items() if name in every})
+        self.check_current()  # images can take a while
         self._write("margins", part, shard, table, about)
 
     def _write(
@@ -160,7 +164,9 @@ class RunFolder:
         write_table(path, table, {"format": FORMAT, "shard": shard, **about}, rows_per_group)
 
     def check_current(self) -> None:
-        """Refuse to write if another run was started here: a worker that was cut off may come back to that."""
+        """Refuse to write if another process took over: one that was cut off or slept may come back to that."""
+        if self.lease is not None:
+            self.lease.check()
         if _read_manifest(self.path).get("started") != self.manifest.get("started"):
             raise InputError(f"{self.path} was restarted by another process in the meantime: leave it to that process")
 

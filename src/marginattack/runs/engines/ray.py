@@ -76,9 +76,9 @@ class WorkerPool:
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Worker)
         device = job.settings.device or ("cuda" if gpus else "cpu")  # without a fallback to the CPU
         arguments = (
-            job.settings.model_copy(update={"device": device}).model_dump_json(),
+            json.dumps(job.settings.model_copy(update={"device": device}).model_dump()),
             str(folder.path if is_remote(folder.path) else folder.path.absolute()),
-            os.getcwd(), json.dumps(job.identity()), folder.manifest["started"],
+            os.getcwd(), json.dumps(job.identity()), folder.lease.owner if folder.lease else "",
         )  # fmt: skip
         self.actors = [remote.remote(*arguments) for _ in range(workers)]
         self.busy: dict[Any, tuple[int, Task]] = {}  # by the reference of the pending result
