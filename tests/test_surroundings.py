@@ -49,7 +49,10 @@ def test_names_that_are_not_utf_8_in_an_ascii_locale(tmp_path: Path) -> None:
 
 
 def test_text_that_a_spreadsheet_would_execute_is_escaped() -> None:
-    rows = [["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1"], ["-1", "+0.5", -1, -0.5, "a=b"]]
+    rows: list[list[str | float]] = [
+        ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1"],
+        ["-1", "+0.5", -1, -0.5, "a=b"],
+    ]
     written = to_csv(["a", "b", "c", "d", "e"], rows).split("\n")
     assert written[1] == "'=cmd|' /C calc'!A0,'+1+1,'-2+3,'@SUM(A1),'\t=1"
     assert written[2] == "-1,+0.5,-1,-0.5,a=b"
@@ -61,7 +64,7 @@ def test_files_are_never_written_through_links(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "run/.lock").symlink_to(tmp_path / "precious")
     with pytest.raises(InputError, match=r"run.*\.lock is a link: remove it"), lock_folder(tmp_path / "run"):
         pass
-    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "guessed")
+    monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
     (tmp_path / ".page.guessed.tmp").symlink_to(tmp_path / "precious")
     with pytest.raises(FileExistsError), files.write_atomically(tmp_path / "page") as file:
         file.write(b"other")

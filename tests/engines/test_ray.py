@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from cluster_models import POISON
+from cluster_models import POISON, STICKY
 from processes import alive, below, environment, listening
 from run_folders import ENVIRONMENT, call, command, content, data, temporary_files
 
@@ -48,26 +48,28 @@ def run(arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False, env=environ(**more))
 
 
-def test_lost_worker_and_failing_shard_cost_only_that_shard(tmp_path: Path) -> None:
+def test_lost_and_hung_workers_and_a_failing_shard_cost_only_that_shard(tmp_path: Path) -> None:
     file = data(tmp_path / "data-64.npz")
     arrays = dict(np.load(file))
-    arrays["x"][41, 0, 0, 0] = POISON  # in shard 5
+    arrays["x"][41, 0, 0, 0], arrays["x"][20, 0, 0, 0] = POISON, STICKY  # in shards 5 and 2
     np.savez(file, **arrays)
     poisoned = tmp_path / "poisoned"
     poisoned.touch()
     marks = {"FRAGILE": str(tmp_path / "died"), "POISONED": str(poisoned)}
-    arguments = on_cluster(tmp_path, tmp_path / "run", "fragile")
+    arguments = on_cluster(tmp_path, tmp_path / "run", "fragile", "--shard-timeout", "6")
     result = run(arguments, **marks)
     assert result.returncode == 1, result.stderr
     assert (tmp_path / "died").exists()
+    assert (tmp_path / "died.hung").exists()
     assert "grave: shards-set-aside (16 of 128)" in result.stderr
-    assert "marginattack linf shard 5 (" in result.stderr
+    where = "samples 40 to 47 (the model fails on sample 41 (batch: samples 40 to 47, shape (8, 3, 6, 6)): "
+    assert f"marginattack linf shard 5, {where}" in result.stderr
     assert "these pixels are poisoned" in result.stderr
     manifest = RunFolder(tmp_path / "run").manifest
-    named = [(each["shard"], each["attack"], each["norm"]) for each in manifest["failed_shards"]]
-    assert sorted(named) == [(5, "marginattack", "l2"), (5, "marginattack", "linf")]
+    named = [(each["shard"], each["attack"], each["norm"], each["ids"]) for each in manifest["failed_shards"]]
+    assert sorted(named) == [(5, "marginattack", norm, [*range(40, 48)]) for norm in ("l2", "linf")]
     assert manifest["finished"] is None
-    assert manifest["sessions"][-1]["retried"] == 5  # two shards twice, and what the dead worker had
+    assert manifest["sessions"][-1]["retried"] == 6  # two shards twice, what the dead worker had, what the hung one had
 
     poisoned.unlink()
     result = run([word for word in arguments if word not in RAY], **marks)  # any engine resumes any folder
@@ -139,7 +141,7 @@ def test_worker_refuses_another_run_than_the_drivers(tmp_path: Path, monkeypatch
             make_worker(str(tmp_path / "hidden"), identity, lease.owner).open()
 
     monkeypatch.setattr(lock, "STALE", 0.3)
-    with pytest.raises(InputError, match="workers of an interrupted run still use .*/run: wait"), lock_folder(there):
+    with pytest.raises(InputError, match=r"workers of an interrupted run still use .*/run: wait"), lock_folder(there):
         pass  # the driver has ended, but a worker of it could still write
     late.stack.close()
     with lock_folder(there):

@@ -15,6 +15,7 @@ from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
+from marginattack.runs.failures import model_errors, name_samples
 from marginattack.runs.job import Job, check_labels, open_job, run_preflight
 from marginattack.runs.settings import Settings
 from marginattack.runs.trace import trace
@@ -107,7 +108,9 @@ def _trace_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[tupl
             targets = None if job.settings.target is None else columns["target"]
             batch = session.validate(columns["original"], columns["label"], targets, columns["id"])
             attack, norm = job.attacks[part.attack], NORMS[part.norm]
-            yield part, trace(session, batch, norm, attack, budget=job.settings.budget, seed=job.settings.seed)
+            with model_errors(batch.ids, "while tracing"):
+                rows = trace(session, batch, norm, attack, budget=job.settings.budget, seed=job.settings.seed)
+            yield part, rows
 
 
 def _probe_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[Finding]:
@@ -125,7 +128,8 @@ def _probe_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[Find
             continue
         batch = session.validate(columns["original"], columns["label"])
         norm = NORMS[part.norm]
-        finding = probe(session, batch, columns["adversarial"], columns["distance"], norm, seed=job.settings.seed)
+        with model_errors(columns["id"], "while probing"):
+            finding = probe(session, batch, columns["adversarial"], columns["distance"], norm, seed=job.settings.seed)
         if finding is not None:
             yield finding
 
@@ -142,7 +146,10 @@ def _first_correct(folder: RunFolder, part: Part, count: int) -> dict[str, Tenso
 
 def _report_failed_shards(failed: list[FailedShard], folder: RunFolder) -> Iterator[Finding]:
     if failed:
-        named = "; ".join(f"{each.attack} {each.norm} shard {each.shard} ({each.error})" for each in failed[:5])
+        named = "; ".join(
+            f"{each.attack} {each.norm} shard {each.shard}, {name_samples(each.ids)} ({each.error})"
+            for each in failed[:5]
+        )
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
         samples = sum(len(folder.shards[each.shard]) for each in failed)
         total = folder.manifest["samples"] * len(folder.parts)

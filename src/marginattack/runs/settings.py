@@ -78,6 +78,10 @@ class Settings(_Strict):
         description="Claimed accuracy, from 0 to 1; a much lower one is a grave finding.",
     )  # fmt: skip
     shard: int = Field(512, ge=1, description="Samples per shard; results are stored shard by shard.")
+    shard_timeout: int = Field(
+        86400, ge=1, le=10**9, title="SECONDS",
+        description="Time after which a shard counts as hung and is tried again.",
+    )  # fmt: skip
     batch: int | None = Field(None, ge=1, description="Batch size; by default as many samples as fit into memory.")
     device: str | None = Field(None, description="cpu, cuda, cuda:1, …; by default a GPU if there is one.")
     search: Literal["float32", "tf32", "bf16"] = Field(

@@ -39,9 +39,7 @@ class Lease:
     def check(self) -> None:
         """Refuse to write once another process has taken over."""
         if not _is_owner(self.folder / ".lock", self.owner):
-            raise InputError(
-                f"{self.folder} was taken over by another process in the meantime: leave it to that process"
-            )
+            raise InputError(f"{self.folder} was taken over by another process: leave it to that process")
 
 
 @contextmanager
