@@ -26,10 +26,10 @@ class Small(nn.Module):
 
 
 class Slow(Small):
-    """The same network, slow enough to be killed while it runs."""
+    """The same network, slow enough to be killed while it measures shards of at most eight images."""
 
     def forward(self, images: Tensor) -> Tensor:
-        time.sleep(0.004)
+        time.sleep(0.004 if len(images) <= 8 else 0)
         return super().forward(images)
 
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -31,36 +30,6 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = call(command(folder, folder / "run"))
     assert result.returncode == 0, result.stderr
     return folder / "run"
-
-
-def test_run_killed_ten_times_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    arguments, random = command(tmp_path, tmp_path / "run", model="slow"), Random(0)
-    began, kills, progress = time.monotonic(), 0, set()
-    while kills < 10:
-        process = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        finished = len(list(tmp_path.glob("run/margins/*/*.parquet")))
-        while len(list(tmp_path.glob("run/margins/*/*.parquet"))) == finished and process.poll() is None:
-            time.sleep(0.01)  # until the first new shard: then at a random moment
-        time.sleep(random.uniform(0.0, 0.4))
-        if process.poll() is not None:
-            break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-        progress.add(len(list(tmp_path.glob("run/margins/*/*.parquet"))))
-        for file in tmp_path.glob("run/*/*/*.parquet"):
-            assert file.read_bytes()[-4:] == b"PAR1"  # complete
-        assert time.monotonic() - began < 400
-    assert kills == 10
-    assert len(progress) > 5
-    result = call(arguments)
-    assert result.returncode == 0, result.stderr
-    result = call(command(tmp_path, tmp_path / "other", model="slow"))
-    assert result.returncode == 0, result.stderr
-    assert content(tmp_path / "run") == content(tmp_path / "other")
-    assert temporary_files(tmp_path / "run") == []
-    ids = RunFolder(tmp_path / "run").table(["norm", "id"]).to_pydict()
-    assert sorted(zip(ids["norm"], ids["id"], strict=True)) == [(n, i) for n in ("l2", "linf") for i in range(64)]
 
 
 CRASH = """
@@ -86,20 +55,6 @@ def test_crash_before_a_rename_loses_nothing(complete: Path, tmp_path: Path, wri
     assert call(arguments).returncode == 0
     assert content(tmp_path / "run") == content(complete)
     assert temporary_files(tmp_path / "run") == []
-
-
-def test_interrupt_ends_with_130_and_the_run_resumes(complete: Path, tmp_path: Path) -> None:
-    arguments = command(complete.parent, tmp_path / "run", model="slow")
-    process = subprocess.Popen(arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("run/margins/*/*.parquet")):
-        time.sleep(0.01)
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "marginattack: Interrupted. Run the same command again to resume.\n"
-    assert temporary_files(tmp_path / "run") == []
-    assert call(arguments).returncode == 0
 
 
 def test_full_disk_is_one_line_and_the_run_resumes(complete: Path, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from cluster_models import POISON, STICKY
-from processes import alive, below, environment, listening
+from nodes import wait_until_ended
+from processes import below, environment, listening
 from run_folders import ENVIRONMENT, call, command, content, data, temporary_files
 
 from marginattack.errors import InputError
@@ -107,14 +108,6 @@ def test_interrupt_ends_with_130_and_leaves_no_process_and_all_is_on_loopback_wi
     assert temporary_files(tmp_path / "run") == []
     shards = len(list(tmp_path.glob("run/margins/*/*.parquet")))
     assert 1 <= shards < 16
-
-
-def wait_until_ended(started: set[int], seconds: float = 15) -> None:
-    """Wait until all of these processes have ended."""
-    until = time.monotonic() + seconds
-    while started & alive().keys() and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not started & alive().keys()
 
 
 def test_worker_refuses_another_run_than_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
