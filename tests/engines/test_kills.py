@@ -30,8 +30,9 @@ def main(arguments: list[str], environment: dict[str, str], errors: Path) -> Non
     os.environ.update(environment)
     signal.signal(SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
-    with open(os.devnull, "w") as sys.stdout, open(errors, "w") as sys.stderr:
-        app(arguments)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), sys.stderr.fileno())
+    app(arguments)
 
 
 def start(arguments: list[str], environment: dict[str, str], errors: Path) -> BaseProcess:

@@ -19,7 +19,7 @@ from run_folders import ENVIRONMENT, call, command, content, data, temporary_fil
 
 from marginattack.errors import InputError
 from marginattack.runs.engines import ray_start, worker
-from marginattack.runs.engines.ray import Cluster, WorkerPool, _last_line
+from marginattack.runs.engines.ray import Cluster, Task, WorkerPool, _last_line
 from marginattack.runs.engines.worker import Worker
 from marginattack.runs.job import open_job
 from marginattack.runs.settings import Settings, read_settings
@@ -182,9 +182,12 @@ def test_workers_use_the_device_that_ray_gives_them(tmp_path: Path, gpus: float,
     (tmp_path / "run").mkdir()
     store = RunFolder.create_or_resume(tmp_path / "run", job.identity(), job.about())
     ray = Mock()
-    WorkerPool(ray, Cluster(), job, store, 1, gpus)
+    pool = WorkerPool(ray, Cluster(), job, store, 1, gpus)
     settings = ray.remote.return_value.return_value.remote.call_args.args[0]
     assert json.loads(settings)["device"] == device
+    task = Task("measure", (0, Part("race", "l2"), 8))
+    pool.idle, pool.failures[task] = [0, 1, 2], [2, 1]
+    assert [pool._pick_worker(task), pool._pick_worker(task)] == [0, 2]  # elsewhere, if there is an elsewhere
 
 
 def test_cause_of_a_lost_worker_is_the_last_line_of_rays_message() -> None:

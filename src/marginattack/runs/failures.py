@@ -1,5 +1,8 @@
-"""Shards that fail: which samples, in one line."""
+"""Models that fail or hang: on which samples, in one line."""
 
+import os
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -59,6 +62,30 @@ def model_errors(ids: Tensor, doing: str) -> Iterator[None]:
             raise
         named = name_samples(ids.tolist())
         raise InputError(f"the model fails {doing} {named}: {describe(error)}; {KEPT}") from error
+
+
+def exceeded(seconds: int) -> str:
+    """Why a shard that hangs has failed."""
+    return f"no result within {seconds} s (--shard-timeout)"
+
+
+@contextmanager
+def end_process_after(seconds: int, where: Callable[[], str]) -> Iterator[None]:
+    """End the process, as a kill would, if a model hangs in the block: nothing can stop it safely from inside."""
+
+    def end() -> None:
+        line = f"marginattack: the model hangs {where()}: {exceeded(seconds)}; {KEPT}"
+        cursor = "\033[?25h\n" if sys.stderr.isatty() else ""  # which a progress bar hides
+        print(f"{cursor}{line}", file=sys.stderr, flush=True)
+        os._exit(2)
+
+    watchdog = threading.Timer(seconds, end)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
 
 
 def slice_samples(samples: Samples, rows: slice) -> Samples:

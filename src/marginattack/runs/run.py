@@ -15,7 +15,7 @@ from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
-from marginattack.runs.failures import model_errors, name_samples
+from marginattack.runs.failures import end_process_after, model_errors, name_samples
 from marginattack.runs.job import Job, check_labels, open_job, run_preflight
 from marginattack.runs.settings import Settings
 from marginattack.runs.trace import trace
@@ -63,11 +63,12 @@ def _run(
             with progress("verifying", len(job.order) * len(job.parts)) as advance:
                 verified = pool.verify(advance)
         session = session.configure(batch_size=folder.manifest["sessions"][-1]["batch"])
-        folder.save_traces(_trace_parts(job, folder, session))
-        after = [
-            *_report_failed_shards(failed, folder), *_report_failed_rows(verified), *_report_mixed_hardware(folder),
-            *check_results(folder.all_columns()), *_probe_parts(job, folder, session),
-        ]  # fmt: skip
+        with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis of the results"):
+            folder.save_traces(_trace_parts(job, folder, session))
+            after = [
+                *_report_failed_shards(failed, folder), *_report_failed_rows(verified), *_report_mixed_hardware(folder),
+                *check_results(folder.all_columns()), *_probe_parts(job, folder, session),
+            ]  # fmt: skip
         for finding in after:
             on_finding(finding)
         folder.save_findings([asdict(finding) for finding in [*before, *after]])
@@ -76,7 +77,8 @@ def _run(
 
 
 def _diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_findings: bool) -> list[Finding]:
-    findings = run_preflight(job)
+    with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis before the run"):
+        findings = run_preflight(job)
     for finding in findings:
         on_finding(finding)
     grave = [finding for finding in findings if finding.grade == "grave"]

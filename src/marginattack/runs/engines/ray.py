@@ -20,6 +20,7 @@ from marginattack.errors import InputError, describe, one_line
 from marginattack.execution.session import Session
 from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.engines.ray_start import connect
+from marginattack.runs.failures import exceeded
 from marginattack.runs.job import Job
 from marginattack.storage.files import is_disk_full, remove_temporary_files
 from marginattack.storage.paths import is_remote
@@ -164,9 +165,9 @@ class WorkerPool:
                     self._retry(queue, task, worker, _explain(task, error.cause), give_up)
                 except self.ray.exceptions.RayError as error:
                     lost = f"its worker was lost: {_last_line(error)}"
-                    hung = f"no result within {self.job.settings.shard_timeout} s (--shard-timeout)"
+                    reason = exceeded(self.job.settings.shard_timeout) if reference in self.overdue else lost
                     self._reopen(worker, task, _last_line(error))
-                    self._retry(queue, task, worker, hung if reference in self.overdue else lost, give_up)
+                    self._retry(queue, task, worker, reason, give_up)
                 else:
                     self.idle.append(worker)
                     if task.method == "open":
@@ -228,7 +229,8 @@ class WorkerPool:
 
 
 def _refuse(task: Task, error: str) -> None:
-    raise InputError(error)
+    shard = f" shard {task.arguments[0]}" if task.arguments else ""
+    raise InputError(f"no worker can {task.method.replace('_', ' ')}{shard}: {error}")
 
 
 def _explain(task: Task, cause: BaseException) -> str:

@@ -5,17 +5,15 @@ records it in the manifest, says so and ends the process, as a kill would. The n
 ``HANGS`` sessions it is reported as failed, and the run is finished without it.
 """
 
-import os
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from marginattack.execution.session import Session
 from marginattack.runs.engines import FailedShard, Pool
-from marginattack.runs.failures import KEPT, name_samples
+from marginattack.runs.failures import end_process_after, exceeded, name_samples
 from marginattack.runs.job import Job
 from marginattack.runs.shards import ShardRunner
 from marginattack.storage.run_folder import Part, RunFolder
@@ -63,31 +61,19 @@ class SerialPool:
     def about(self) -> dict[str, Any]:
         return self.runner.session.describe()
 
-    @contextmanager
-    def _deadline(self, shard: int, part: Part) -> Iterator[None]:
-        """End the process if the block takes longer than a shard may."""
-        watchdog = threading.Timer(self.runner.job.settings.shard_timeout, self._end_process, (shard, part))
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            yield
-        finally:
-            watchdog.cancel()
+    def _deadline(self, shard: int, part: Part) -> AbstractContextManager[None]:
+        return end_process_after(self.runner.job.settings.shard_timeout, partial(self._record_hang, shard, part))
 
-    def _end_process(self, shard: int, part: Part) -> None:
+    def _record_hang(self, shard: int, part: Part) -> str:
+        """Write to the manifest that a shard hangs; what to say about it."""
         hung = self._describe_hang(shard, part, hangs=self.hangs.get((shard, part), 0) + 1)
         others = [each for each in self.folder.manifest.get("failed_shards", [])
                   if (each["shard"], Part(each["attack"], each["norm"])) != (shard, part)]  # fmt: skip
-        try:
+        with suppress(Exception):  # it is recorded for the next session only
             self.folder.update_manifest(failed_shards=[*others, asdict(hung)])
-        finally:
-            where = f"{name_samples(hung.ids)} ({part.attack} {part.norm}, shard {shard})"
-            line = f"marginattack: the model hangs on {where}: {hung.error}; {KEPT}"
-            cursor = "\033[?25h\n" if sys.stderr.isatty() else ""  # which the progress bar hides
-            print(f"{cursor}{line}", file=sys.stderr, flush=True)
-            os._exit(2)
+        return f"on {name_samples(hung.ids)} ({part.attack} {part.norm}, shard {shard})"
 
     def _describe_hang(self, shard: int, part: Part, hangs: int) -> FailedShard:
         ids = self.runner.job.order[list(self.folder.shards[shard])].tolist()
-        error = f"no result within {self.runner.job.settings.shard_timeout} s (--shard-timeout)"
+        error = exceeded(self.runner.job.settings.shard_timeout)
         return FailedShard(shard=shard, attack=part.attack, norm=part.norm, error=error, ids=ids, hangs=hangs)
