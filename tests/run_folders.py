@@ -37,9 +37,8 @@ def command(folder: Path, out: Path, *more: str, model: str = "small", n: int = 
 
 def call(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(
-        arguments, capture_output=True, text=True, timeout=240, check=False, env=ENVIRONMENT, **options
-    )
+    options = {"env": ENVIRONMENT, **options}
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False, **options)
 
 
 def content(run: Path) -> dict[str, dict[str, Any]]:

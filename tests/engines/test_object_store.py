@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from object_store import download, list_objects, s3_server
 from run_folders import ENVIRONMENT, call, command, content
 
@@ -20,7 +21,7 @@ from marginattack.storage import lock
 from marginattack.storage.files import write_atomically
 from marginattack.storage.lock import lock_folder
 from marginattack.storage.paths import is_remote, parse_path
-from marginattack.storage.run_folder import RunFolder
+from marginattack.storage.run_folder import Part, RunFolder
 
 pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[server]'")
 s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'marginattack[cloud]'")
@@ -78,7 +79,7 @@ def test_killed_and_resumed_run_has_the_objects_of_a_folder(server: dict[str, st
     assert content(download(server, "killed", tmp_path / "copy")) == content(tmp_path / "folder")
     assert list_objects(server, "killed") == sorted(
         str(file.relative_to(tmp_path / "folder")) for file in (tmp_path / "folder").rglob("*.*") if file.is_file()
-        and file.name != ".lock"
+        and file.name not in (".lock", ".workers")
     )  # fmt: skip
     changed = run([*arguments, "--seed", "1"], server)
     assert changed.returncode == 2
@@ -137,6 +138,22 @@ def test_stale_lock_is_replaced_and_left_to_its_new_owner(connected: None) -> No
             assert (folder / ".lock").read_text() != ours  # renewed
         (folder / ".lock").write_text("elsewhere, process 1\nabc")
     assert (folder / ".lock").exists()
+
+
+def test_process_that_slept_while_another_took_over_writes_nothing_more(connected: None) -> None:
+    identity = {"seed": 0}
+    about = {"parts": [], "sessions": [], "model": {}, "data": {}, "attacks": {}, "samples": 1, "shard": 1}
+    with lock_folder("s3://runs/slept") as lease:
+        folder = RunFolder.create_or_resume("s3://runs/slept", identity, about, lease)
+        folder.update_manifest(sessions=[{"batch": 1}])
+        (folder.path / ".lock").write_text("elsewhere, process 1\nabc")
+        images = {"original": torch.zeros(1, 2), "adversarial": torch.zeros(1, 2)}
+        with pytest.raises(InputError, match="s3://runs/slept was taken over by another process"):
+            folder.update_manifest(sessions=[])
+        with pytest.raises(InputError, match="s3://runs/slept was taken over by another process"):
+            folder.commit(Part("race", "l2"), 0, {"id": [0]}, images, {})
+    assert not any(folder.path.glob("*/*/*"))
+    assert RunFolder("s3://runs/slept").manifest["sessions"] == [{"batch": 1}]
 
 
 def test_interrupted_upload_leaves_all_of_the_object_or_nothing(

@@ -16,6 +16,7 @@ from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
+from marginattack.runs.failures import end_process_after, model_errors, name_samples
 from marginattack.runs.job import Job, check_labels, open_job, run_preflight
 from marginattack.runs.settings import Settings
 from marginattack.runs.trace import trace
@@ -56,8 +57,8 @@ def _run(
     on_finding: Callable[[Finding], None], engine: Engine,
 ) -> RunFolder:  # fmt: skip
     """Everything after the model was frozen and the inputs were checked."""
-    with lock_folder(out):
-        folder = RunFolder.create_or_resume(out, job.identity(), job.about())
+    with lock_folder(out) as lease:
+        folder = RunFolder.create_or_resume(out, job.identity(), job.about(), lease)
         lost = folder.lost(folder.finished())
         folder.begin_session()
         folder.save_findings([asdict(finding) for finding in before])
@@ -66,12 +67,14 @@ def _run(
             with progress("verifying", len(job.order) * len(job.parts)) as advance:
                 verified = pool.verify(advance)
         session = session.configure(batch_size=folder.manifest["sessions"][-1]["batch"])
-        folder.save_traces(_trace_parts(job, folder, session))
-        checks, digests, passes = _read_back(folder)
-        after = [
-            *_report_lost_shards(lost, folder), *_report_failed_shards(failed, folder), *_report_failed_rows(verified),
-            *_report_mixed_hardware(folder), *checks.findings(), *_probe_parts(job, folder, session, passes),
-        ]  # fmt: skip
+        with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis of the results"):
+            folder.save_traces(_trace_parts(job, folder, session))
+            checks, digests, passes = _read_back(folder)
+            after = [
+                *_report_lost_shards(lost, folder), *_report_failed_shards(failed, folder),
+                *_report_failed_rows(verified), *_report_mixed_hardware(folder), *checks.findings(),
+                *_probe_parts(job, folder, session, passes),
+            ]  # fmt: skip
         for finding in after:
             on_finding(finding)
         folder.save_findings([asdict(finding) for finding in [*before, *after]])
@@ -80,7 +83,8 @@ def _run(
 
 
 def _diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_findings: bool) -> list[Finding]:
-    findings = run_preflight(job)
+    with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis before the run"):
+        findings = run_preflight(job)
     for finding in findings:
         on_finding(finding)
     grave = [finding for finding in findings if finding.grade == "grave"]
@@ -112,7 +116,9 @@ def _trace_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[tupl
             targets = None if job.settings.target is None else columns["target"]
             batch = session.validate(columns["original"], columns["label"], targets, columns["id"])
             attack, norm = job.attacks[part.attack], NORMS[part.norm]
-            yield part, trace(session, batch, norm, attack, budget=job.settings.budget, seed=job.settings.seed)
+            with model_errors(batch.ids, "while tracing"):
+                rows = trace(session, batch, norm, attack, budget=job.settings.budget, seed=job.settings.seed)
+            yield part, rows
 
 
 def _read_back(folder: RunFolder) -> tuple[ResultChecks, dict[tuple[int, Part], str], int]:
@@ -145,7 +151,8 @@ def _probe_parts(job: Job, folder: RunFolder, session: Session, passes: int) -> 
             continue
         batch = session.validate(columns["original"], columns["label"])
         norm = NORMS[part.norm]
-        finding = probe(session, batch, columns["adversarial"], columns["distance"], norm, seed=job.settings.seed)
+        with model_errors(columns["id"], "while probing"):
+            finding = probe(session, batch, columns["adversarial"], columns["distance"], norm, seed=job.settings.seed)
         if finding is not None:
             yield finding
 
@@ -171,7 +178,10 @@ def _report_lost_shards(lost: list[tuple[int, Part]], folder: RunFolder) -> Iter
 
 def _report_failed_shards(failed: list[FailedShard], folder: RunFolder) -> Iterator[Finding]:
     if failed:
-        named = "; ".join(f"{each.attack} {each.norm} shard {each.shard} ({each.error})" for each in failed[:5])
+        named = "; ".join(
+            f"{each.attack} {each.norm} shard {each.shard}, {name_samples(each.ids)} ({each.error})"
+            for each in failed[:5]
+        )
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
         samples = sum(len(folder.shards[each.shard]) for each in failed)
         total = folder.manifest["samples"] * len(folder.parts)

@@ -78,6 +78,10 @@ class Settings(_Strict):
         description="Claimed accuracy, from 0 to 1; a much lower one is a grave finding.",
     )  # fmt: skip
     shard: int = Field(512, ge=1, description="Samples per shard; results are stored shard by shard.")
+    shard_timeout: int = Field(
+        86400, ge=1, le=10**9, title="SECONDS",
+        description="Time after which a shard counts as hung and is tried again.",
+    )  # fmt: skip
     batch: int | None = Field(None, ge=1, description="Batch size; by default as many samples as fit into memory.")
     device: str | None = Field(None, description="cpu, cuda, cuda:1, …; by default a GPU if there is one.")
     search: Literal["float32", "tf32", "bf16"] = Field(
@@ -133,9 +137,11 @@ class Settings(_Strict):
 def read_settings(config: Path | None, assignments: list[str], flags: dict[str, Any]) -> Settings:
     """Read settings from a TOML file, then ``a.b=v`` assignments, then options, of which the last take precedence.
 
-    Options are keyed by the dotted name of their setting, and None if they were not given.
+    Options are keyed by the dotted name of their setting, and None if they were not given. Files may be foreign, so
+    they cannot grant trust: a file that does so needs an assignment or an option that says the same.
     """
     tree = {} if config is None else _read_toml(config)
+    trusting = isinstance(tree.get("model"), dict) and tree["model"].pop("trust_pickle", False)
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not name:
@@ -147,6 +153,9 @@ def read_settings(config: Path | None, assignments: list[str], flags: dict[str, 
     for name in ("model", "data"):
         if name not in tree:
             raise InputError(f"no {name} given: pass --{name}, or set `{name}` in the --config file")
+    if trusting and "trust_pickle" not in tree["model"]:
+        hint = "add --trust-pickle to the command if you trust the files that it names"
+        raise InputError(f"--config {config} sets model.trust_pickle, which only the command line can grant: {hint}")
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
@@ -155,7 +164,7 @@ def read_settings(config: Path | None, assignments: list[str], flags: dict[str, 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"--config {path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -74,6 +74,6 @@ def _agrees(points: Tensor, stored: Labels, column: dict[str, Tensor], session: 
 
 
 def _has_confidence(logits: Tensor, column: dict[str, Tensor], limit: float) -> Mask:
-    """Whether the confidence is the plain model's, up to what other batches may change, a share of the largest logit."""
+    """Whether the confidence is the plain model's, up to what a batch may change (``limit``)."""
     change = (column["confidence"] - logits.double().softmax(1).amax(1)).abs()
     return change <= limit * logits.double().abs().amax(1)

@@ -7,6 +7,7 @@ whoever records it recognises the file, and readers of some row groups check jus
 import hashlib
 import json
 import math
+import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,9 +65,17 @@ def write_table(path: StoragePath, table: Any, about: Mapping[str, Any], rows_pe
 
 def open_parquet(path: StoragePath) -> Any:
     """A ``pyarrow.parquet.ParquetFile`` on a local disk or an object store, to be closed by the caller."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(path.open("rb") if is_remote(path) else path)
+    if is_remote(path):
+        return pq.ParquetFile(path.open("rb"))
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # pyarrow takes names in UTF-8 only
+        with path.open("rb") as file:
+            return pq.ParquetFile(pa.BufferReader(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+    return pq.ParquetFile(path)
 
 
 def read_table(path: StoragePath, *, hint: str, positions: Sequence[int] | None = None) -> Any:

@@ -29,6 +29,7 @@ from marginattack.errors import InputError, one_line
 from marginattack.storage import contract
 from marginattack.storage.contract import COLUMNS as COLUMNS
 from marginattack.storage.files import make_folder, remove_temporary_files
+from marginattack.storage.lock import Lease
 from marginattack.storage.manifest import FORMAT, Shards, read_manifest, write_json, write_manifest
 from marginattack.storage.manifest import Part as Part
 from marginattack.storage.parquet import digest_bytes, make_column, read_column, read_metadata, read_table, write_table
@@ -42,17 +43,19 @@ AGAIN = "delete it and run the same `measure` command again"
 
 
 class RunFolder:
-    """A run folder on disk or on an object store. Writers must hold its lock; anybody may read at any time."""
+    """A run folder on disk or on an object store. Writers must hold its lease; anybody may read at any time."""
 
-    def __init__(self, path: str | StoragePath) -> None:
-        self.path = parse_path(path)
+    def __init__(self, path: str | StoragePath, lease: Lease | None = None) -> None:
+        self.path, self.lease = parse_path(path), lease
         self.manifest = read_manifest(self.path)
         self._seen = b""  # the manifest file when it was last found to be that of this run
         self.parts = [Part(**part) for part in self.manifest["parts"]]
 
     @classmethod
-    def create_or_resume(cls, path: str | StoragePath, identity: dict[str, Any], about: dict[str, Any]) -> "RunFolder":
-        """Start a run, or resume the run of the same identity that is there. Call it with the lock held.
+    def create_or_resume(
+        cls, path: str | StoragePath, identity: dict[str, Any], about: dict[str, Any], lease: Lease | None = None
+    ) -> "RunFolder":
+        """Start a run, or resume the run of the same identity that is there. Call it with the lease held.
 
         ``identity`` is everything that the results depend on, ``about`` the rest of the manifest of a new run.
         """
@@ -61,7 +64,7 @@ class RunFolder:
         remove_temporary_files(path)
         if not any(path.glob(SHARDS)):
             write_manifest(path, {"format": FORMAT, "identity": identity, **about})
-        return cls(path)
+        return cls(path, lease)
 
     @classmethod
     def check_compatible(cls, path: str | StoragePath, identity: dict[str, Any]) -> None:
@@ -148,10 +151,13 @@ class RunFolder:
         n = len(columns["id"])
         every = {"attack": [part.attack] * n, "norm": [part.norm] * n, **columns}
         table = pa.table({name: make_column(every[name], kind) for name, kind in COLUMNS.items() if name in every})
+        self.check_current()  # images can take a while
         write_table(self.file("margins", part, shard), table, {**stamped, "images": digest, **about})
 
     def check_current(self) -> None:
-        """Refuse to write if another run was started here: a worker that was cut off may come back to that."""
+        """Refuse to write if another process took over: one that was cut off or slept may come back to that."""
+        if self.lease is not None:
+            self.lease.check()
         content = (self.path / "manifest.json").read_bytes()
         if content != self._seen and read_manifest(self.path).get("started") != self.manifest.get("started"):
             raise InputError(f"{self.path} was restarted by another process in the meantime: leave it to that process")
