@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 import typer
 
+from marginattack.errors import redact
+
 LOG_INTERVAL = 60.0  # seconds
 
 
@@ -31,7 +33,7 @@ def one_line_errors(*, resumable: bool = False) -> Iterator[None]:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"marginattack: {' '.join(message.split())}", file=sys.stderr)
+    print(f"marginattack: {' '.join(redact(message).split())}", file=sys.stderr)
     raise typer.Exit(code) from None
 
 

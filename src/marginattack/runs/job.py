@@ -20,7 +20,7 @@ from marginattack.attacks import Attack
 from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
 from marginattack.core.norms import NORMS
-from marginattack.errors import InputError, one_line
+from marginattack.errors import InputError, one_line, redact
 from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.session import Session
 from marginattack.runs.settings import Settings, build_attack
@@ -83,7 +83,7 @@ class Job:
         """Where and how this process works on the run."""
         return {"began": now(), "host": socket.gethostname(), "hardware": hardware(device), "batch": batch,
                 "torch": str(torch.__version__),
-                "command": shlex.join(["marginattack", *sys.argv[1:]])}  # fmt: skip
+                "command": redact(shlex.join(["marginattack", *sys.argv[1:]]))}  # fmt: skip
 
     def samples(self, positions: Sequence[int] | range) -> tuple[Tensor, Tensor, Tensor]:
         """The ids, images and labels at these positions of the run's order."""
@@ -123,11 +123,14 @@ def open_job(settings: Settings) -> Job:
     m, d = settings.model, settings.data
     attacks = _build_attacks(settings)
     model = open_model(
-        m.source, normalize=m.normalize, resize=m.resize, crop=m.crop, trust_pickle=m.trust_pickle, device=device
-    )
+        m.source, normalize=m.normalize, resize=m.resize, crop=m.crop, trust_pickle=m.trust_pickle, device=device,
+        max_gib=settings.max_gib,
+    )  # fmt: skip
     size = model.image_size if d.image_size is None else ImageSize.parse(d.image_size)
     check_options(d.source, {"image-size": d.image_size})
-    data = open_data(d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle)
+    data = open_data(
+        d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle, max_gib=settings.max_gib
+    )
     order = np.arange(len(data)) if d.shuffle is None else np.random.default_rng(d.shuffle).permutation(len(data))
     return Job(
         settings=settings, model=model, data=data, data_digest=data.digest(), attacks=attacks, order=order[: d.limit],
@@ -185,7 +188,9 @@ def _read_targets(target: str | None, n: int) -> Tensor | None:
     path = Path(str(target))
     try:
         values = (
-            np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64, ndmin=1)
+            np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: its size must agree with its header
+            if path.suffix == ".npy"
+            else np.loadtxt(path, dtype=np.int64, ndmin=1)
         )
     except (OSError, ValueError) as error:
         reason = one_line(error)
