@@ -148,9 +148,8 @@ def check_unchanged(file: Path | int, opened: tuple[int, int], name: str) -> Non
     """Refuse a file that was changed since it was opened: its digest no longer describes it."""
     if file_stamp(file) != opened:
         which = f" ({file.name})" if isinstance(file, Path) else ""
-        raise InputError(
-            f"{name}{which} was changed while it was in use: restore it, or measure again into another --out"
-        )
+        hint = "restore it and run the same command again, or measure it anew into another --out"
+        raise InputError(f"{name}{which} was changed while it was in use: {hint}")
 
 
 def check_labels(labels: NDArray[Any], where: str, hint: str = "give each image its class index") -> Tensor:

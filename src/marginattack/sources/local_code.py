@@ -12,9 +12,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-INSTALLED = tuple(
-    f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")
-)
+SCHEMES = ("stdlib", "platstdlib", "purelib", "platlib")
+INSTALLED = tuple(f"{Path(sysconfig.get_path(scheme)).resolve()}/" for scheme in SCHEMES)
 PACKAGE = __name__.partition(".")[0]
 LOCK = threading.RLock()  # the path and the table of modules are those of the process
 
@@ -57,7 +56,7 @@ def import_from(folder: Path) -> Iterator[dict[str, bytes]]:
     finder, entry = LocalFinder(), str(folder)
     with LOCK:
         offered = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
-        before = {name: module for name, module in sys.modules.items() if _is_replaced(name, module, offered)}
+        before = {name: module for name, module in list(sys.modules.items()) if _is_replaced(name, module, offered)}
         for name in before:
             del sys.modules[name]
         sys.path.insert(0, entry)
@@ -75,7 +74,7 @@ def import_from(folder: Path) -> Iterator[dict[str, bytes]]:
                 sys.path.remove(entry)
 
 
-def _is_replaced(name: str, module: ModuleType, offered: set[str]) -> bool:
+def _is_replaced(name: str, module: Any, offered: set[str]) -> bool:
     """Whether a module is imported afresh: the folder may have its own of this name, or it was recorded before."""
     recorded = isinstance(getattr(module, "__loader__", None), Recorder)
     if not recorded and name.partition(".")[0] not in offered:
@@ -92,5 +91,7 @@ def is_local(name: str, file: str | None) -> bool:
     path = str(Path(file).resolve())
     if path.startswith(INSTALLED) or "/site-packages/" in path or "/dist-packages/" in path:
         return False
-    parts = (str(getattr(module, "__file__", "")) for key, module in sys.modules.items() if key.startswith(f"{root}."))
+    parts = [
+        str(getattr(part, "__file__", "")) for key, part in list(sys.modules.items()) if key.startswith(f"{root}.")
+    ]
     return not any(part.endswith(tuple(EXTENSION_SUFFIXES)) for part in parts)  # it could not be imported twice

@@ -79,9 +79,7 @@ def load_weights(module: nn.Module, path: str, options: ModelOptions) -> None:
         with explain_errors(f"cannot read {path} as a state_dict of tensors", "save it as .safetensors"):
             if zipfile.is_zipfile(io.BytesIO(content)):
                 unpacked = sum(info.file_size for info in zipfile.ZipFile(io.BytesIO(content)).infolist())
-                check_size(
-                    f"{path}, unpacked,", unpacked, len(content), options.max_gib
-                )  # torch stores, without deflate
+                check_size(f"{path}, unpacked,", unpacked, len(content), options.max_gib)  # torch does not compress
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     with explain_errors(f"the weights in {path} do not fit {type(module).__name__}"):
         module.load_state_dict(dict(weights))

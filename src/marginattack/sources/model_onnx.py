@@ -11,19 +11,13 @@ from torch import Tensor
 
 from marginattack.errors import InputError, describe
 from marginattack.sources.common import check_size, explain_errors, import_extra, sha256
-from marginattack.sources.model_base import (
-    MODEL_BYTES,
-    AnyBatch,
-    LoadedModel,
-    ModelOptions,
-    almost_equal,
-    load_program,
-    read_file,
-)  # fmt: skip
+from marginattack.sources.model_base import AnyBatch, LoadedModel, ModelOptions, almost_equal, load_program, read_file
 
 DTYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
 USUAL_SIDES = (32, 224, 28)  # pixels, tried where the graph leaves a side free
+EXTERNAL_BYTES = 2**31  # as much as one protobuf can hold
 VALUE_BYTES = 2**28  # of one array that the graph declares; --max-gib raises it
+USE_CODE = "pass file.py:factory"
 EXPORT = "torch.onnx.export(…, opset_version=17, dynamo=False)"
 
 
@@ -67,7 +61,7 @@ def _load_external(helper: Any, proto: Any, path: str, options: ModelOptions) ->
         if info.length is not None and first + length > size:
             raise InputError(f"{path}: {info.location} has {size} bytes, not {first + length}: copy it again")
         total += length
-    check_size(f"the external data of {path}", total, MODEL_BYTES, options.max_gib)
+    check_size(f"the external data of {path}", total, EXTERNAL_BYTES, options.max_gib)
     helper.load_external_data_for_model(proto, str(Path(path).parent))
     return [tensor.raw_data for tensor in tensors]
 
@@ -100,7 +94,7 @@ def _convert(onnx2torch: Any, proto: Any, path: str, opset: int) -> Any:
     except Exception as error:
         operator = re.search(r"operation_type='(\w+)'", str(error))
         why = f"unknown operator {operator[1]}" if operator else describe(error)
-        hint = f"opset {opset} was used, and opsets up to 17 of the legacy exporter work: {EXPORT}, or pass file.py:factory"
+        hint = f"opset {opset} was used, and opsets up to 17 of the legacy exporter work: {EXPORT}, or {USE_CODE}"
         raise InputError(f"onnx2torch cannot convert {path}: {why}; {hint}") from error
 
 
@@ -113,9 +107,7 @@ def _find_probe(
     for free in USUAL_SIDES if None in sides else (0,):
         shape = [side or (3 if axis == 0 and len(sides) == 3 else free) for axis, side in enumerate(sides)]
         try:
-            check_size(
-                f"an input of {n}×{'×'.join(map(str, shape))}", 4 * n * prod(shape), VALUE_BYTES, options.max_gib
-            )
+            check_size(f"an input of shape {(n, *shape)}", 4 * n * prod(shape), VALUE_BYTES, options.max_gib)
             images = torch.rand(n, *shape, generator=torch.Generator().manual_seed(0)).to(dtype)
             reference(images)
             return images
@@ -131,10 +123,8 @@ def _compare(module: AnyBatch, reference: Callable[[Tensor], Tensor], images: Te
         logits = module(images)
     if logits.shape != expected.shape:
         shapes = f"returns shape {tuple(logits.shape)}, but onnxruntime {tuple(expected.shape)}"
-        raise InputError(f"{path}: the converted model {shapes}: pass file.py:factory instead")
+        raise InputError(f"{path}: the converted model {shapes}: {USE_CODE} instead")
     if not almost_equal(logits, expected):
         difference, largest = float((logits - expected).abs().max()), float(expected.abs().max())
         sizes = f"differ by up to {difference:.3g} on a random batch (largest logit {largest:.3g})"
-        raise InputError(
-            f"{path}: logits of the converted model and of onnxruntime {sizes}: pass file.py:factory instead"
-        )
+        raise InputError(f"{path}: logits of the converted model and of onnxruntime {sizes}: {USE_CODE} instead")

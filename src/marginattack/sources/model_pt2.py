@@ -1,13 +1,14 @@
 """Programs saved by torch.export (.pt2), used for any batch size. Loading one runs the code in it.
 
 torch.export.load unpickles what a configuration marks as pickled, loads shared libraries, evaluates expressions of
-shapes and guards as Python, and looks operators up by any attribute of torch. A check of all this beforehand would repeat
-torch's private format, version by version, and a switch against pickles that holds for one thread does not exist. So a
-program is loaded only with ``trust_pickle``.
+shapes and guards as Python, and looks operators up by any attribute of torch. To check for all this beforehand is to
+follow torch's private format version by version, and torch can be kept from unpickling only for the whole process, not
+for one thread. So a program is loaded only with ``trust_pickle``.
 """
 
 import inspect
 import io
+import threading
 from typing import Any
 
 import torch
@@ -17,12 +18,14 @@ from marginattack.errors import InputError
 from marginattack.sources.common import explain_errors, sha256
 from marginattack.sources.model_base import AnyBatch, LoadedModel, ModelOptions, load_program, read_file
 
+LOADING = threading.Lock()  # torch's reader keeps its state in globals
+
 
 def open_pt2(source: str, options: ModelOptions) -> LoadedModel:
     """Open a program of torch.export with a fixed or dynamic batch size."""
     content = read_file(source, options, runs_code="a torch.export program")
     hint = "save it again with this version of torch"
-    with explain_errors(f"cannot load {source} as a torch.export program", hint):
+    with LOADING, explain_errors(f"cannot load {source} as a torch.export program", hint):
         program = torch.export.load(io.BytesIO(content))
     with explain_errors(f"cannot move {source} to {options.device}"):
         program = _move(program, options.device)
