@@ -4,7 +4,7 @@ import os
 import re
 
 SECRET = re.compile(r"secret|token|passw|credential|signature|(api|access|account|private)[_-]?key", re.IGNORECASE)
-MIN_SECRET = 6  # characters of a value in the environment that is worth hiding
+MIN_SECRET = 8  # characters of a value in the environment that is worth hiding
 
 
 class MarginAttackError(Exception):
@@ -50,6 +50,7 @@ def describe(error: BaseException) -> str:
 
 def redact(text: str) -> str:
     """Hide keys in a text: user:key@ and query values of addresses, name=key, and secrets of the environment."""
+    text = re.sub(r"((?:s3|gs):/+)[^\s@/]*@", r"\1***@", text)
     text = re.sub(r"(?<=:/)(/?)[^\s@/]*:[^\s]*@", r"\1***@", text)
     text = re.sub(r"([?&][\w.-]+=)[^&\s'\"]+", r"\1***", text)
     text = re.sub(rf"((?:{SECRET.pattern})[\w-]*=)[^\s'\"&]+", r"\1***", text, flags=re.IGNORECASE)

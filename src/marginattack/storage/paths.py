@@ -28,7 +28,7 @@ def parse_path(path: str | StoragePath) -> StoragePath:
         return Path("/" + rest.lstrip("/"))
     if separator and scheme in OBJECT_STORES:
         if "?" in text or not rest.strip("/"):
-            raise InputError(f"{redact(text)} is not the address of a run folder: {USE_ENVIRONMENT}")
+            raise InputError(f"{text} is not the address of a run folder: {USE_ENVIRONMENT}")
         return _connect(f"{scheme}://{rest.strip('/')}")
     if "://" in text:
         raise InputError(f"unknown kind of address {text}: use a folder or one of {', '.join(OBJECT_STORES)}")
@@ -36,11 +36,10 @@ def parse_path(path: str | StoragePath) -> StoragePath:
 
 
 def refuse_keys(text: str) -> None:
-    """Refuse an address with keys, since addresses are printed and stored. abfs://container@account passes."""
-    scheme, separator, rest = text.partition(":/")
-    first = rest.lstrip("/").partition("/")[0]
-    if separator and "@" in rest and (":" in first or ("@" in first and scheme in ("s3", "gs"))):
-        raise InputError(f"an address {scheme}://… with a user name or key before @ is refused: {USE_ENVIRONMENT}")
+    """Refuse an address with keys, since addresses are printed and stored."""
+    scheme, separator, _ = text.partition(":/")
+    if separator and redact(text) != text:
+        raise InputError(f"an address with a user name, key or query ({scheme}://…) is refused: {USE_ENVIRONMENT}")
 
 
 def is_remote(path: StoragePath) -> bool:
