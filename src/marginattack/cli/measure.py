@@ -63,7 +63,7 @@ def measure(
         raise Exit(1)
 
 
-@setting_options("model*", "data*", "expect_accuracy", "device")
+@setting_options("model*", "data*", "expect_accuracy", "device", "max_gib")
 @one_line_errors()
 def diagnose(flags: dict[str, Any], config: Config = None, set_: Set = None, as_json: AsJson = False) -> None:
     """Check a model and data set. Finds what makes margins meaningless or too large; exit code 1 if it is grave."""

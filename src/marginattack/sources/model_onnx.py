@@ -35,8 +35,10 @@ def open_onnx(source: str, options: ModelOptions) -> LoadedModel:
     for number, node in enumerate(proto.graph.node):
         node.name = f"node_{number}"  # onnx2torch writes these names into Python code: a name must not be code
     converted = _convert(onnx2torch, proto, source, opset).eval()
+    quiet = runtime.SessionOptions()
+    quiet.log_severity_level = 4  # errors are raised
     with explain_errors(f"onnxruntime cannot load {source}"):
-        session = runtime.InferenceSession(complete, providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(complete, quiet, providers=["CPUExecutionProvider"])
     name, dims, dtype = _only_input(session, source)
     batch, *sides = (dim if isinstance(dim, int) and dim > 0 else None for dim in dims)
     padded = AnyBatch(converted, tuple(sides), batch or 1, batch)
