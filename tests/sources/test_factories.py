@@ -201,3 +201,18 @@ def test_tensors_outside_the_state_dict_belong_to_the_digest(tmp_path: Path) -> 
         digests.append(open_model(source).digest)
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
+
+
+def test_the_digest_does_not_depend_on_what_was_imported_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor for a module of another folder on the path."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lent_values.py").write_text("VALUE = 3\n")
+    source = net(tmp_path / "a", "from lent_values import VALUE\n")
+    digest = open_model(source).digest
+    monkeypatch.delitem(sys.modules, "lent_values")
+    importlib.import_module("lent_values")
+    assert open_model(source).digest == digest
+    (tmp_path / "lent_values.py").write_text("VALUE = 4\n")
+    assert open_model(source).digest != digest

@@ -1,6 +1,7 @@
 """Python files of the user: run from their source, recorded, and kept apart from files of the same name elsewhere."""
 
 import importlib
+import os
 import sys
 import sysconfig
 import threading
@@ -13,7 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 SCHEMES = ("stdlib", "platstdlib", "purelib", "platlib")
-INSTALLED = tuple(f"{Path(sysconfig.get_path(scheme)).resolve()}/" for scheme in SCHEMES)
+INSTALLED = tuple(f"{os.path.realpath(sysconfig.get_path(scheme))}{os.sep}" for scheme in SCHEMES)
 PACKAGE = __name__.partition(".")[0]
 LOCK = threading.RLock()  # the path and the table of modules are those of the process
 
@@ -55,10 +56,10 @@ def import_from(folder: Path) -> Iterator[dict[str, bytes]]:
     """
     finder, entry = LocalFinder(), str(folder)
     with LOCK:
-        offered = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
-        before = {name: module for name, module in list(sys.modules.items()) if _is_replaced(name, module, offered)}
+        before = {name: module for name, module in list(sys.modules.items()) if is_local(name, _file(module))}
         for name in before:
             del sys.modules[name]
+        others, roots = set(sys.modules), {name.partition(".")[0] for name in before}
         sys.path.insert(0, entry)
         sys.meta_path.insert(0, finder)
         importlib.invalidate_caches()
@@ -66,32 +67,30 @@ def import_from(folder: Path) -> Iterator[dict[str, bytes]]:
             yield finder.contents
         finally:
             sys.meta_path.remove(finder)
-            roots = {name.partition(".")[0] for name in before}
-            for name in [name for name in sys.modules if name.partition(".")[0] in roots]:
-                del sys.modules[name]  # the model keeps its own
+            for name in sys.modules.keys() - others:
+                if name.partition(".")[0] in roots:
+                    del sys.modules[name]  # the model keeps its own
             sys.modules.update(before)
             if entry in sys.path:
                 sys.path.remove(entry)
 
 
-def _is_replaced(name: str, module: Any, offered: set[str]) -> bool:
-    """Whether a module is imported afresh: the folder may have its own of this name, or it was recorded before."""
-    recorded = isinstance(getattr(module, "__loader__", None), Recorder)
-    if not recorded and name.partition(".")[0] not in offered:
-        return False
-    folders = getattr(module, "__path__", ())  # a package without __init__.py has no file
-    return is_local(name, getattr(module, "__file__", None) or next(iter(folders), None))
-
-
 def is_local(name: str, file: str | None) -> bool:
     """Whether a module is a file of the user: not of Python, of an installed package, or of one with compiled parts."""
     root = name.partition(".")[0]
-    if root in (PACKAGE, "__main__") or file is None:
+    if file is None or not os.path.isabs(file) or root in (PACKAGE, "__main__"):
         return False
-    path = str(Path(file).resolve())
-    if path.startswith(INSTALLED) or "/site-packages/" in path or "/dist-packages/" in path:
+    if _is_installed(file) or _is_installed(os.path.realpath(file)):
         return False
-    parts = [
-        str(getattr(part, "__file__", "")) for key, part in list(sys.modules.items()) if key.startswith(f"{root}.")
-    ]
+    parts = [_file(part) or "" for key, part in list(sys.modules.items()) if key.startswith(f"{root}.")]
     return not any(part.endswith(tuple(EXTENSION_SUFFIXES)) for part in parts)  # it could not be imported twice
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(INSTALLED) or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+
+
+def _file(module: Any) -> str | None:
+    """Return the file of a module, or the folder of a package without ``__init__.py``; None for built-in modules."""
+    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    return file if isinstance(file, str) else None
