@@ -1,6 +1,7 @@
 """Keys in addresses, arguments and the environment: refused or hidden, in everything that is printed or stored."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from typer.testing import CliRunner
 
 from marginattack.cli import app
 from marginattack.errors import InputError, describe, redact
+from marginattack.report import write_report
 from marginattack.sources.data import open_data
 from marginattack.sources.models import open_model
 from marginattack.storage.paths import parse_path, refuse_keys
 
+FORMAT_1 = Path(__file__).parent.parent / "data/run-format-1"
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCY"
 WITH_KEYS = [
     f"s3://AKIAEXAMPLE:{SECRET}@bucket/run",
@@ -88,3 +91,15 @@ def test_secrets_do_not_reach_the_manifest_or_an_error(tmp_path: Path, monkeypat
     assert redact("weights@v2.pt: 10:30, key=value, a?b, s3://bucket/run") == (
         "weights@v2.pt: 10:30, key=value, a?b, s3://bucket/run"
     )
+
+
+def test_keys_in_the_manifest_of_an_older_version_do_not_reach_a_report(tmp_path: Path) -> None:
+    shutil.copytree(FORMAT_1, tmp_path / "run")
+    manifest = tmp_path / "run" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["sessions"][0]["command"] = f"marginattack measure --out s3://AKIAEXAMPLE:{SECRET}@bucket/run"
+    manifest.write_text(json.dumps(content))
+    write_report([tmp_path / "run"], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "--out s3://***@bucket/run" in page
+    assert SECRET not in page
