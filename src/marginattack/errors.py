@@ -55,6 +55,6 @@ def redact(text: str) -> str:
     text = re.sub(r"([?&][\w.-]+=)[^&\s'\"]+", r"\1***", text)
     text = re.sub(rf"((?:{SECRET.pattern})[\w-]*=)[^\s'\"&]+", r"\1***", text, flags=re.IGNORECASE)
     for name, value in os.environ.items():
-        if len(value) >= MIN_SECRET and SECRET.search(name):
+        if len(value) >= MIN_SECRET and SECRET.search(name) and not os.path.exists(value):  # a path is no secret
             text = text.replace(value, "***")
     return text

@@ -69,6 +69,7 @@ def test_print_config_does_not_print_keys() -> None:
 
 def test_secrets_do_not_reach_the_manifest_or_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path))  # a path
     arguments = [
         "measure",
         "--model",
@@ -83,6 +84,7 @@ def test_secrets_do_not_reach_the_manifest_or_an_error(tmp_path: Path, monkeypat
     monkeypatch.setattr(sys, "argv", ["marginattack", *arguments, *seen])  # as if there were such options
     assert CliRunner().invoke(app, arguments).exit_code == 0
     command = json.loads((tmp_path / "run/manifest.json").read_text())["sessions"][0]["command"]
+    assert f"--out {tmp_path}/run" in command
     assert command.endswith("--note *** --api-key=*** 'https://***@host/?a=***&token=***'")
     for file in tmp_path.glob("run/*.json"):
         assert SECRET not in file.read_text()

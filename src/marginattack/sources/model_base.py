@@ -16,7 +16,7 @@ from marginattack.sources.common import check_size, explain_errors
 from marginattack.sources.images import ImageSize
 from marginattack.sources.preprocess import Statistics
 
-MODEL_BYTES = 4 * 2**30  # of a model file with its external data; --max-gib raises it
+MODEL_BYTES = 4 * 2**30  # of a model file; --max-gib raises it
 USE_FACTORY = "define the network in a Python file and pass file.py:factory, a function that builds it and loads them"
 
 
