@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -81,13 +82,18 @@ def test_another_rate_is_another_run(run: Path) -> None:
 def test_stored_points_that_do_not_hold_are_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = RunFolder(run)
     images = RunFolder.images
-    unmoved = lambda self, *named: {**images(self, *named), "adversarial": images(self, *named)["original"]}  # noqa: E731
+    here = images(store, store.parts[0], 0)
+    samples = here["id"], here["original"].float(), torch.from_numpy(store.read(store.parts[0], 0)["label"].to_numpy())
+
+    def unmoved(self: RunFolder, *named: Any, **options: Any) -> dict[str, torch.Tensor]:
+        return {**images(self, *named, **options), "adversarial": images(self, *named, **options)["original"]}
+
     classifier = ma.Classifier(noisy(), randomized=ma.Randomized(draws=40))
     with open_session(classifier) as session:
-        assert verify_shard(store, session, store.parts[0], 0) == (8, 0)
+        assert verify_shard(store, session, store.parts[0], 0, samples) == (8, 0)
         monkeypatch.setattr(RunFolder, "images", unmoved)
         monkeypatch.setattr("marginattack.runs.verify.torch.isclose", lambda *_, **__: torch.tensor(True))
-        assert verify_shard(store, session, store.parts[0], 0) == (8, 7)  # all but the misclassified input
+        assert verify_shard(store, session, store.parts[0], 0, samples) == (8, 7)  # all but the misclassified input
 
 
 REFUSED = {

@@ -192,7 +192,7 @@ def interrupt_after(content: bytes) -> Iterator[bytes]:
     [
         ("s3://nowhere/run", "cannot write the run folder s3://nowhere/run"),
         ("s3://", "s3:// is not the address of a run folder"),
-        ("s3://runs/x?region=y", "is not the address of a run folder"),
+        ("s3://runs/x?region=y", "an address with a user name, key or query (s3://…) is refused"),
         ("ftp://host/run", "unknown kind of address ftp://host/run"),
     ],
 )

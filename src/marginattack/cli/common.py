@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import typer
 
+from marginattack.errors import redact
+
 LOG_INTERVAL = 60.0  # seconds
 
 
@@ -58,7 +60,7 @@ def _output_is_closed() -> bool:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"marginattack: {' '.join(message.split())}", file=sys.stderr)
+    print(f"marginattack: {' '.join(redact(message).split())}", file=sys.stderr)
     raise typer.Exit(code) from None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from marginattack._version import __version__
+from marginattack.errors import redact
 from marginattack.report.charts import PLOTS, plots_with_data
 from marginattack.report.comparison import compare_series
 from marginattack.report.datasets import MAX_CLASSES, Dataset, View, build_views
@@ -42,7 +43,7 @@ def _load_template() -> Any:
 
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, **options)
-    environment.filters |= {"percent": _format_percent, "short": _format_short}
+    environment.filters |= {"percent": _format_percent, "short": _format_short, "redact": redact}
     return environment.get_template("page.html.j2")
 
 

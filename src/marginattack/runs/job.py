@@ -6,7 +6,7 @@ import platform
 import shlex
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
 from marginattack.core.norms import NORMS
 from marginattack.core.randomized import Randomized
-from marginattack.errors import InputError, one_line
+from marginattack.errors import InputError, one_line, redact
 from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.session import Session
 from marginattack.runs.settings import Settings, build_attack
@@ -33,7 +33,6 @@ from marginattack.storage.manifest import Part, run_order
 from marginattack.storage.run_folder import now
 
 PREFLIGHT_SAMPLES = 256
-COMPARED_SAMPLES = 64  # of a worker's data with the driver's, before it measures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +73,9 @@ class Job:
         }  # fmt: skip
 
     def worker_identity(self) -> dict[str, Any]:
-        """The identity as a worker can check it without reading all data: with a digest of a few samples."""
-        positions = np.linspace(0, len(self.order) - 1, min(COMPARED_SAMPLES, len(self.order))).astype(int)
-        digest = hashlib.sha256(b"".join(each.numpy().tobytes() for each in self.samples(positions.tolist())))
+        """The identity, and the stamp of the data, by which a worker can tell that it need not hash them again."""
         identity: dict[str, Any] = json.loads(json.dumps(self.identity()))
-        return {**identity, "samples": digest.hexdigest()}
+        return {**identity, "stamp": self.data.stamp()}
 
     def about(self) -> dict[str, Any]:
         """What else a reader of the results wants to know."""
@@ -102,7 +99,7 @@ class Job:
         """Where and how this process works on the run."""
         return {"began": now(), "host": socket.gethostname(), "hardware": hardware(device), "batch": batch,
                 "torch": str(torch.__version__),
-                "command": shlex.join(["marginattack", *sys.argv[1:]])}  # fmt: skip
+                "command": redact(shlex.join(["marginattack", *sys.argv[1:]]))}  # fmt: skip
 
     def samples(self, positions: Sequence[int] | range) -> tuple[Tensor, Tensor, Tensor]:
         """The ids, images and labels at these positions of the run's order."""
@@ -139,20 +136,25 @@ class Job:
         return min(fitting_batch_size(session, image), self.settings.shard)
 
 
-def open_job(settings: Settings, data_digest: str | None = None) -> Job:
-    """Open everything that the settings name; all data are read for their digest, unless it is given."""
+def open_job(settings: Settings, driver: Mapping[str, Any] | None = None) -> Job:
+    """Open everything that the settings name; all data are hashed, unless they have the driver's stamp."""
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     m, d = settings.model, settings.data
     attacks = _build_attacks(settings)
     model = open_model(
-        m.source, normalize=m.normalize, resize=m.resize, crop=m.crop, trust_pickle=m.trust_pickle, device=device
-    )
+        m.source, normalize=m.normalize, resize=m.resize, crop=m.crop, trust_pickle=m.trust_pickle, device=device,
+        max_gib=settings.max_gib,
+    )  # fmt: skip
     size = model.image_size if d.image_size is None else ImageSize.parse(d.image_size)
     check_options(d.source, {"image-size": d.image_size})
-    data = open_data(d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle)
+    data = open_data(
+        d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle, max_gib=settings.max_gib
+    )
     order = run_order(len(data), d.shuffle)
+    known = driver is not None and driver["stamp"] == data.stamp() != ""
+    digest = driver["data"]["digest"] if driver is not None and known else data.digest()
     return Job(
-        settings=settings, model=model, data=data, data_digest=data_digest or data.digest(), attacks=attacks,
+        settings=settings, model=model, data=data, data_digest=digest, attacks=attacks,
         order=order[: d.limit], targets=_read_targets(settings.target, len(data)),
     )  # fmt: skip
 
@@ -208,7 +210,9 @@ def _read_targets(target: str | None, n: int) -> Tensor | None:
     path = Path(str(target))
     try:
         values = (
-            np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64, ndmin=1)
+            np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: its size must agree with its header
+            if path.suffix == ".npy"
+            else np.loadtxt(path, dtype=np.int64, ndmin=1)
         )
     except (OSError, ValueError) as error:
         reason = one_line(error)

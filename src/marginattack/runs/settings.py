@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from marginattack.errors import InputError
+from marginattack.errors import InputError, redact
+from marginattack.storage.paths import refuse_keys
 
 if TYPE_CHECKING:
     from marginattack.attacks import Attack
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_keys(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            refuse_keys(value)
+        return value
 
 
 class ModelSettings(_Strict):
@@ -34,7 +42,7 @@ class ModelSettings(_Strict):
     )  # fmt: skip
     resize: int | None = Field(None, ge=1, description="Resize the shorter side to N pixels in front of the model.")
     crop: int | None = Field(None, ge=1, description="Crop the central N × N pixels in front of the model.")
-    trust_pickle: bool = Field(False, description="Load pickle files, which can execute arbitrary code.")
+    trust_pickle: bool = Field(False, description="Load .pt2 and pickle files, which can execute arbitrary code.")
 
 
 class DataSettings(_Strict):
@@ -87,6 +95,10 @@ class Settings(_Strict):
     search: Literal["float32", "tf32", "bf16"] = Field(
         "float32", title="PRECISION", description="Precision of the search, not of the result: float32, tf32 or bf16."
     )
+    max_gib: float | None = Field(
+        None, gt=0, title="N",
+        description="Largest file or array to open, in GiB; by default 4 for a model file and less for others.",
+    )  # fmt: skip
     compiled: bool = Field(False, description="On a GPU, compile the model with torch.compile; for large data sets.")
     randomized: bool = Field(False, description="The model draws random numbers: adversarial means wrong at a rate.")
     eot: int | None = Field(
@@ -201,7 +213,7 @@ def _explain(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         nested: dict[str, type[BaseModel]] = {"model": ModelSettings, "data": DataSettings}
         return f"no setting named {key}: choose from {', '.join(nested.get(section, Settings).model_fields)}"
-    return f"setting {key} is {first['input']!r}: {_reason(error)}"
+    return redact(f"setting {key} is {first['input']!r}: {_reason(error)}")
 
 
 def _reason(error: ValidationError) -> str:

@@ -54,8 +54,8 @@ class Worker:
             torch.set_num_threads(1)  # one core per worker, and the same rounding in all workers
             try:
                 identity = json.loads(self.identity)
-                job = open_job(Settings.model_validate(json.loads(self.settings)), identity["data"]["digest"])
-                changed = differences(identity, json.loads(json.dumps(job.worker_identity())))
+                job = open_job(Settings.model_validate(json.loads(self.settings)), identity)
+                changed = differences({**identity, "stamp": job.data.stamp()}, job.worker_identity())
                 if changed:
                     raise InputError(f"it opens another model or other data ({changed})")
                 folder = self._open_folder()
