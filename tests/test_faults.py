@@ -1,12 +1,10 @@
 """Whatever interrupts a measurement leaves complete shards only, and the same command resumes it: on the real CLI."""
 
-import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_folders import ENVIRONMENT, call, command, content, temporary_files
+from command_line import Command
+from faults import crash_before_rename, limit_file_size
+from run_folders import call, command, content, temporary_files
 
 from marginattack.storage.run_folder import RunFolder
 
@@ -28,11 +28,11 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_run_killed_ten_times_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    arguments, random = command(tmp_path, tmp_path / "run", model="slow"), Random(0)
+def test_run_killed_ten_times_equals_an_uninterrupted_one(complete: Path, tmp_path: Path) -> None:
+    arguments, random = command(complete.parent, tmp_path / "run", model="slow"), Random(0)
     began, kills, progress = time.monotonic(), 0, set()
     while kills < 10:
-        process = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = Command(arguments)
         finished = len(list(tmp_path.glob("run/margins/*/*.parquet")))
         while len(list(tmp_path.glob("run/margins/*/*.parquet"))) == finished and process.poll() is None:
             time.sleep(0.01)  # until the first new shard: then at a random moment
@@ -50,62 +50,39 @@ def test_run_killed_ten_times_equals_an_uninterrupted_one(tmp_path: Path) -> Non
     assert len(progress) > 5
     result = call(arguments)
     assert result.returncode == 0, result.stderr
-    result = call(command(tmp_path, tmp_path / "other", model="slow"))
-    assert result.returncode == 0, result.stderr
-    assert content(tmp_path / "run") == content(tmp_path / "other")
+    assert content(tmp_path / "run") == content(complete)
     assert temporary_files(tmp_path / "run") == []
     ids = RunFolder(tmp_path / "run").table(["norm", "id"]).to_pydict()
     assert sorted(zip(ids["norm"], ids["id"], strict=True)) == [(n, i) for n in ("l2", "linf") for i in range(64)]
 
 
-CRASH = """
-import os, sys
-left = int(sys.argv.pop(1))
-def replace(source, target, real=os.replace):
-    global left
-    left -= 1
-    if left < 0:
-        os._exit(137)
-    real(source, target)
-os.replace = replace
-from marginattack.cli import app
-app()
-"""
-
-
 @pytest.mark.parametrize("writes", [0, 2, 3, 30])
 def test_crash_before_a_rename_loses_nothing(complete: Path, tmp_path: Path, writes: int) -> None:
     arguments = command(complete.parent, tmp_path / "run")
-    crash = [sys.executable, "-c", CRASH, str(writes), *arguments[3:]]
-    assert call(crash).returncode == 137
+    assert call(arguments, first=partial(crash_before_rename, writes)).returncode == 137
     assert call(arguments).returncode == 0
     assert content(tmp_path / "run") == content(complete)
     assert temporary_files(tmp_path / "run") == []
 
 
 def test_interrupt_ends_with_130_and_the_run_resumes(complete: Path, tmp_path: Path) -> None:
-    arguments = command(complete.parent, tmp_path / "run", model="slow")
-    process = subprocess.Popen(arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    arguments = command(complete.parent, tmp_path / "run", model="slow", n=24)
+    process = Command(arguments)
     while not list(tmp_path.glob("run/margins/*/*.parquet")):
         time.sleep(0.01)
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "marginattack: Interrupted. Run the same command again to resume.\n"
+    result = process.wait(60)
+    assert result.returncode == 130
+    assert result.stderr == "marginattack: Interrupted. Run the same command again to resume.\n"
     assert temporary_files(tmp_path / "run") == []
     assert call(arguments).returncode == 0
 
 
 def test_full_disk_is_one_line_and_the_run_resumes(complete: Path, tmp_path: Path) -> None:
     arguments = command(complete.parent, tmp_path / "run")
-    limit = 9_000  # bytes per file: the manifest and the margins fit, the images do not
-
-    def small_files() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    result = call(arguments, preexec_fn=small_files)
+    # The manifest and the margins fit, the images do not.
+    result = call(arguments, first=partial(limit_file_size, 9_000))
     assert result.returncode == 2
     assert result.stderr.startswith("marginattack: the disk is full: File too large. Finished results are kept")
     assert result.stderr.count("\n") == 1
@@ -126,12 +103,12 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(complete: Path, tmp_pa
 
 def test_second_process_on_a_folder_is_refused(complete: Path, tmp_path: Path) -> None:
     arguments = command(complete.parent, tmp_path / "run", model="slow")
-    first = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = Command(arguments)
     while not (tmp_path / "run" / "manifest.json").exists():
         time.sleep(0.01)
     second = call(arguments)
     assert first.poll() is None, "the first ended too early for the test to mean anything"
-    first.kill()
+    first.send_signal(signal.SIGKILL)
     first.wait()
     assert second.returncode == 2
     assert (

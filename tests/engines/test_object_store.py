@@ -8,12 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import ENVIRONMENT, Command
+from faults import expire_locks
 from object_store import download, list_objects, s3_server
-from run_folders import ENVIRONMENT, call, command, content
+from run_folders import call, command, content
 
 from marginattack.errors import InputError
 from marginattack.storage import lock
@@ -50,15 +53,13 @@ def on_store(folder: Path, name: str, model: str = "small") -> list[str]:
     return arguments
 
 
-def run(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        arguments, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, check=False, timeout=280
-    )
+def run(arguments: list[str], environment: dict[str, str], **more: Any) -> subprocess.CompletedProcess[str]:
+    return call(arguments, {**ENVIRONMENT, **environment}, **more)
 
 
 def test_killed_and_resumed_run_has_the_objects_of_a_folder(server: dict[str, str], tmp_path: Path) -> None:
-    arguments, environment = on_store(tmp_path, "killed", "slow"), {**ENVIRONMENT, **server}
-    process = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    arguments = on_store(tmp_path, "killed", "slow")
+    process = Command(arguments, {**ENVIRONMENT, **server})
     while not any(name.startswith("margins/") for name in list_objects(server, "killed")):
         assert process.poll() is None
         time.sleep(0.05)
@@ -68,10 +69,7 @@ def test_killed_and_resumed_run_has_the_objects_of_a_folder(server: dict[str, st
     finished = [name for name in list_objects(server, "killed") if name.startswith("margins/")]
     assert 1 <= len(finished) < 16
 
-    impatient = "import marginattack.storage.lock as lock; lock.STALE = 4.0; from marginattack.cli import app; app()"
-    result = run(
-        [sys.executable, "-c", impatient, *arguments[3:]], server
-    )  # waits until the killed one's lock is stale
+    result = run(arguments, server, first=partial(expire_locks, 4.0))  # waits until the killed one's lock is stale
     assert result.returncode == 0, result.stderr
     assert "s3://runs/killed" in result.stdout
     assert call(command(tmp_path, tmp_path / "folder", model="slow")).returncode == 0
