@@ -15,7 +15,7 @@ def crash_before_rename(number: int) -> None:
             os._exit(137)
         rename(source, target)
 
-    os.replace = replace
+    os.replace = replace  # type: ignore[assignment]
 
 
 def limit_file_size(limit: int) -> None:

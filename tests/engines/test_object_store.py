@@ -48,7 +48,7 @@ def connected(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def on_store(folder: Path, name: str, model: str = "small") -> list[str]:
-    arguments = command(folder, Path("x"), model=model)
+    arguments = command(folder, Path("x"), model=model, n=32)
     arguments[arguments.index("--out") + 1] = f"s3://runs/{name}"
     return arguments
 
@@ -67,12 +67,12 @@ def test_killed_and_resumed_run_has_the_objects_of_a_folder(server: dict[str, st
     process.wait()
     assert ".lock" in list_objects(server, "killed")
     finished = [name for name in list_objects(server, "killed") if name.startswith("margins/")]
-    assert 1 <= len(finished) < 16
+    assert 1 <= len(finished) < 8
 
     result = run(arguments, server, first=partial(expire_locks, 4.0))  # waits until the killed one's lock is stale
     assert result.returncode == 0, result.stderr
     assert "s3://runs/killed" in result.stdout
-    assert call(command(tmp_path, tmp_path / "folder", model="slow")).returncode == 0
+    assert call(command(tmp_path, tmp_path / "folder", model="slow", n=32)).returncode == 0
     assert content(download(server, "killed", tmp_path / "copy")) == content(tmp_path / "folder")
     assert list_objects(server, "killed") == sorted(
         str(file.relative_to(tmp_path / "folder")) for file in (tmp_path / "folder").rglob("*.*") if file.is_file()
@@ -93,7 +93,7 @@ def test_run_is_read_in_place(server: dict[str, str], connected: None, tmp_path:
     folder = RunFolder(Path(out))  # pathlib shortens s3:// to s3:/
     assert str(folder.path) == out
     assert folder.pending() == []
-    assert len(folder.table(["id"])) == 128
+    assert len(folder.table(["id"])) == 64
     page = tmp_path / "report.html"
     result = run([sys.executable, "-m", "marginattack", "report", out, "--out", str(page)], server)
     assert result.returncode == 0, result.stderr
