@@ -49,6 +49,10 @@ class Command:
         """Send it a signal."""
         os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
     def wait(self, timeout: float = 240) -> subprocess.CompletedProcess[str]:
         """Wait until it ends; its exit code and output."""
         self._process.join(timeout)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from command_line import ENVIRONMENT, Command
+from command_line import ENVIRONMENT as ENVIRONMENT
+from command_line import Command
 from run_models import SHAPE, Small
 
 MODELS = Path(__file__).parent / "run_models.py"
@@ -36,10 +37,12 @@ def command(folder: Path, out: Path, *more: str, model: str = "small", n: int = 
 
 
 def call(
-    arguments: list[str], env: dict[str, str] = ENVIRONMENT, first: Callable[[], object] | None = None
+    arguments: list[str], env: dict[str, str] = ENVIRONMENT, first: Callable[[], object] | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, after calling ``first`` in its process."""
-    return Command(arguments, env, first).wait()
+    """Run a command to its end: ours after calling ``first`` in its process; others with the options of subprocess."""
+    if arguments[:3] == [sys.executable, "-m", "marginattack"] and not options:
+        return Command(arguments, env, first).wait()
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False, env=env, **options)
 
 
 def content(run: Path) -> dict[str, dict[str, Any]]:

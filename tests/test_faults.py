@@ -39,7 +39,7 @@ def test_run_killed_ten_times_equals_an_uninterrupted_one(complete: Path, tmp_pa
         time.sleep(random.uniform(0.0, 0.4))
         if process.poll() is not None:
             break
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
         kills += 1
         progress.add(len(list(tmp_path.glob("run/margins/*/*.parquet"))))
@@ -108,7 +108,7 @@ def test_second_process_on_a_folder_is_refused(complete: Path, tmp_path: Path) -
         time.sleep(0.01)
     second = call(arguments)
     assert first.poll() is None, "the first ended too early for the test to mean anything"
-    first.send_signal(signal.SIGKILL)
+    first.kill()
     first.wait()
     assert second.returncode == 2
     assert (

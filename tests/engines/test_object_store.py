@@ -63,7 +63,7 @@ def test_killed_and_resumed_run_has_the_objects_of_a_folder(server: dict[str, st
     while not any(name.startswith("margins/") for name in list_objects(server, "killed")):
         assert process.poll() is None
         time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
+    process.kill()
     process.wait()
     assert ".lock" in list_objects(server, "killed")
     finished = [name for name in list_objects(server, "killed") if name.startswith("margins/")]
