@@ -1,17 +1,16 @@
 """Whatever interrupts a measurement leaves complete shards only, and the same command resumes it: on the real CLI."""
 
 import os
-import resource
 import shutil
-import signal
-import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from run_folders import ENVIRONMENT, call, command, content, data, temporary_files
+from command_line import ENVIRONMENT, Command
+from faults import crash_before_rename, limit_file_size
+from run_folders import call, command, content, data, temporary_files
 from run_models import TRAPPED
 from typer.testing import CliRunner
 
@@ -28,26 +27,10 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-CRASH = """
-import os, sys
-left = int(sys.argv.pop(1))
-def replace(source, target, real=os.replace):
-    global left
-    left -= 1
-    if left < 0:
-        os._exit(137)
-    real(source, target)
-os.replace = replace
-from marginattack.cli import app
-app()
-"""
-
-
 @pytest.mark.parametrize("writes", [0, 2, 3, 30])
 def test_crash_before_a_rename_loses_nothing(complete: Path, tmp_path: Path, writes: int) -> None:
     arguments = command(complete.parent, tmp_path / "run")
-    crash = [sys.executable, "-c", CRASH, str(writes), *arguments[3:]]
-    assert call(crash).returncode == 137
+    assert call(arguments, first=partial(crash_before_rename, writes)).returncode == 137
     assert call(arguments).returncode == 0
     assert content(tmp_path / "run") == content(complete)
     assert temporary_files(tmp_path / "run") == []
@@ -55,13 +38,8 @@ def test_crash_before_a_rename_loses_nothing(complete: Path, tmp_path: Path, wri
 
 def test_full_disk_is_one_line_and_the_run_resumes(complete: Path, tmp_path: Path) -> None:
     arguments = command(complete.parent, tmp_path / "run")
-    limit = 9_000  # bytes per file: the manifest and the margins fit, the images do not
-
-    def small_files() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    result = call(arguments, preexec_fn=small_files)
+    # The manifest and the margins fit, the images do not.
+    result = call(arguments, first=partial(limit_file_size, 9_000))
     assert result.returncode == 2
     assert result.stderr.startswith("marginattack: the disk is full: File too large. Finished results are kept")
     assert result.stderr.count("\n") == 1
@@ -131,7 +109,7 @@ def test_shard_that_hangs_is_named_tried_last_and_then_left_out(
 
 def test_second_process_on_a_folder_is_refused(complete: Path, tmp_path: Path) -> None:
     arguments = command(complete.parent, tmp_path / "run", model="slow")
-    first = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = Command(arguments)
     while not (tmp_path / "run" / "manifest.json").exists():
         time.sleep(0.01)
     second = call(arguments)

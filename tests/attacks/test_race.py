@@ -35,7 +35,7 @@ def digits(n: int = 12) -> tuple[Tensor, Tensor]:
 def test_units_of_pixels_and_logits_do_not_matter(norm: str, budget: int) -> None:
     x, y = digits()
     plain = ma.measure(Scaled(1.0, 1.0), x, y, norm, budget=budget).distance
-    for pixels, logits in ((256.0, 1.0), (1.0, 1024.0), (2.0**-6, 2.0**-12)):
+    for pixels, logits in ((256.0, 2.0**-12), (2.0**-6, 1024.0)):
         scaled = ma.measure(Scaled(pixels, logits), x * pixels, y, norm, bounds=(0, pixels), budget=budget).distance
         torch.testing.assert_close(scaled / pixels, plain, rtol=1e-3, atol=0)
 
@@ -43,7 +43,7 @@ def test_units_of_pixels_and_logits_do_not_matter(norm: str, budget: int) -> Non
 @pytest.mark.parametrize("norm", ["l0", "l1", "l2", "linf"])
 def test_more_passes_find_nearer_points(norm: str) -> None:
     x, y = digits(24)
-    means = [ma.measure(Scaled(1.0, 1.0), x, y, norm, budget=budget).distance.mean() for budget in (20, 100, 1500)]
+    means = [ma.measure(Scaled(1.0, 1.0), x, y, norm, budget=budget).distance.mean() for budget in (20, 100, 700)]
     assert means[0] > means[2]
     assert means[1] > means[2] or norm == "l0"
 
@@ -52,7 +52,7 @@ def test_it_beats_marginattack_where_gradients_are_masked(monkeypatch: pytest.Mo
     """The suite's network of k-winners-take-all layers, which is discontinuous; measured: 3 and 11 % nearer."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     model = importlib.import_module("networks").network("mnist-kwta")
-    x, _ = samples("mnist", 40)
+    x, _ = samples("mnist", 20)
     y = model(x).argmax(1)
     for norm in ("l2", "linf"):
         race, before = (

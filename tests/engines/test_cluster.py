@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import ENVIRONMENT
 from nodes import start_nodes, wait_until_ended
 from object_store import download, s3_server
 from processes import alive, below, command, listening
-from run_folders import ENVIRONMENT, call, content, temporary_files
+from run_folders import call, content, temporary_files
 from run_folders import command as measure
 from test_ray import RAY, environ, on_cluster, run
 

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 from cluster_models import POISON, STICKY
+from command_line import ENVIRONMENT, Command
 from nodes import wait_until_ended
 from processes import below, environment, listening
-from run_folders import ENVIRONMENT, call, command, content, data, temporary_files
+from run_folders import call, command, content, data, temporary_files
 
 from marginattack.errors import InputError
 from marginattack.runs.engines import ray_start, worker
@@ -48,7 +49,7 @@ def environ(**more: str) -> dict[str, str]:
 
 
 def run(arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False, env=environ(**more))
+    return call(arguments, environ(**more))
 
 
 def test_lost_and_hung_workers_and_a_failing_shard_cost_only_that_shard(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_lost_and_hung_workers_and_a_failing_shard_cost_only_that_shard(tmp_path
 def test_interrupt_ends_with_130_and_leaves_no_process_and_all_is_on_loopback_with_a_token(tmp_path: Path) -> None:
     arguments = on_cluster(tmp_path, tmp_path / "run", "slow")
     elsewhere = environ(RAY_ADDRESS="127.0.0.1:1")  # Ray's own default is no --address
-    process = subprocess.Popen(arguments, env=elsewhere, stderr=subprocess.PIPE, text=True)
+    process = Command(arguments, elsewhere)
     while not list(tmp_path.glob("run/margins/*/*.parquet")):
         time.sleep(0.02)
         assert process.poll() is None
@@ -103,9 +104,9 @@ def test_interrupt_ends_with_130_and_leaves_no_process_and_all_is_on_loopback_wi
     assert len(inherited["RAY_AUTH_TOKEN"]) == 64 or (Path.home() / ".ray/auth_token").exists()
     assert inherited["RAY_USAGE_STATS_ENABLED"] == "0"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "marginattack: Interrupted. Run the same command again to resume.\n"
+    result = process.wait(60)
+    assert result.returncode == 130
+    assert result.stderr == "marginattack: Interrupted. Run the same command again to resume.\n"
     wait_until_ended(started)
     assert temporary_files(tmp_path / "run") == []
     shards = len(list(tmp_path.glob("run/margins/*/*.parquet")))
