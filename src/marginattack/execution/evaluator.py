@@ -1,22 +1,24 @@
 """ModelEvaluator: answers queries with the fastest copy of a model, as CUDA graphs where possible."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from marginattack.core.budget import Prepaid
 from marginattack.core.calibration import Tolerance
 from marginattack.core.flags import tf32
 from marginattack.core.problem import Evaluator, Observer, Problem, Step, run_eager
-from marginattack.core.queries import Answer, Query, evaluate
+from marginattack.core.queries import Answer, Query, evaluate, input_gradient
 from marginattack.core.types import Goals, Logits, Mask, Points, State
 from marginattack.execution import fused as fused  # registers the kernels
 from marginattack.execution import graphs
 from marginattack.execution.compilation import Compiler
 from marginattack.execution.copies import Copies
+from marginattack.execution.features import record_output
 from marginattack.execution.graphs import Graphs
 
 
@@ -35,14 +37,27 @@ class ModelEvaluator(Evaluator):
     def logits(self, images: Tensor, *, repeated: bool = False) -> Logits:
         """The logits in the precision of the images; ``repeated`` passes of a full batch are compiled."""
         if self.precision == "bf16":
-            model, ready = self.copies.bf16, images.to(torch.bfloat16)
+            ready = images.to(torch.bfloat16)
         else:
-            model, ready = self.copies.fast, self.copies.classifier.cast(images)
+            ready = self.copies.classifier.cast(images)
             if self.channels_last:
                 ready = ready.contiguous(memory_format=torch.channels_last)
         compiled = repeated and len(images) == self.full_batch
-        logits: Logits = self.compiler(model, ready, self.precision) if compiled else model(ready)
+        logits: Logits = self.compiler(self.model, ready, self.precision) if compiled else self.model(ready)
         return logits.to(images.dtype)
+
+    @property
+    def model(self) -> nn.Module:
+        """The copy of the model for this precision."""
+        return self.copies.bf16 if self.precision == "bf16" else self.copies.fast
+
+    def hidden_gradient(self, images: Tensor, layer: int, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        """The gradient of weigh(h)ᵀh by the images, h the outputs of a hidden layer; the logits where there is none."""
+        images = images.detach().requires_grad_()
+        with self.flags(), torch.enable_grad(), record_output(self.model, layer) as outputs:
+            logits = self.logits(images)
+        h = outputs[-1] if outputs and len(outputs[-1]) == len(images) else logits
+        return input_gradient(h, images, keep=False, weight=weigh(h.detach()))
 
     @property
     def full_batch(self) -> int:
