@@ -222,7 +222,7 @@ NEAR_LINEAR = Profile(
             Phase("restart", DESCENT, ("flip", "random"), 0.25, per="start"),
         ),
         polish=(Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
-        polish_weight=1.0,
+        polish_weight=1.5,
     ),
 )
 
@@ -277,7 +277,7 @@ class PlannedPhase:
 
 
 def plan_search(table: Table, norm: Norm, passes: int, classes: int, starts: int) -> list[PlannedPhase]:
-    """The search phases, given the passes for search and polish and how many classes and random starts there are."""
+    """The search phases, given the passes for search and polish and how many classes and extra starts there are."""
     phases = [phase for phase in table.search if norm.scout_norm or phase.name != "scout"]
     times = {"once": 1, "class": classes, "start": starts}
     weights = sum(times[phase.per] * phase.weight for phase in phases) + table.polish_weight
