@@ -37,7 +37,7 @@ class ProblemInfo(NamedTuple):
     @property
     def p(self) -> int | float:
         """The order of the norm."""
-        return {"l1": 1, "l2": 2, "linf": inf}[self.norm]
+        return {"l0": 0, "l1": 1, "l2": 2, "linf": inf}[self.norm]
 
     @property
     def steps(self) -> int:
@@ -50,7 +50,7 @@ class ProblemInfo(NamedTuple):
 class ExternalAttack(Attack):
     """An attack of another library, all samples in one batch; its draws are torch's and so depend on the batch."""
 
-    norms: ClassVar = ("l1", "l2", "linf")
+    norms: ClassVar = ("l0", "l1", "l2", "linf")
     cost: ClassVar = "its own"
     reference: ClassVar = "its library's"
 
