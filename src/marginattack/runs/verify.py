@@ -41,10 +41,10 @@ def _verify_rows(images: dict[str, Tensor], column: dict[str, Tensor], norm: Nor
     """Whether what the model says of each row is right, its distance too, and its point is inside the box."""
     x, adversarial = images["original"], images["adversarial"]
     session.seed_draws(-1, column["id"])  # not the draws that the points were found with
-    same = _agrees(x, column["prediction"], column, session)
     if session.randomized is None:
-        limit = most_batch_noise(session.classifier.rounding_unit(x.dtype))
-        same &= _has_confidence(session.plain_logits(x), column, limit)
+        same = _matches_logits(session.plain_logits(x), column, session)
+    else:
+        same = _agrees(x, column["prediction"], column, session)
     if "adversarial_255" in images:
         points = (images["adversarial_255"] / 255).to(x)
         distance = norm.size((points - x).double().flatten(1))[:, 0]
@@ -73,7 +73,8 @@ def _agrees(points: Tensor, stored: Labels, column: dict[str, Tensor], session: 
     return ~_reached(stored, column) | session.holds_again(points, lambda label: _reached(label, column))
 
 
-def _has_confidence(logits: Tensor, column: dict[str, Tensor], limit: float) -> Mask:
-    """Whether the confidence is the plain model's, up to what a batch may change (``limit``)."""
+def _matches_logits(logits: Tensor, column: dict[str, Tensor], session: Session) -> Mask:
+    """Whether prediction and confidence are those of the plain model, up to what a batch may change."""
+    limit = most_batch_noise(session.classifier.rounding_unit(logits.dtype))
     change = (column["confidence"] - logits.double().softmax(1).amax(1)).abs()
-    return change <= limit * logits.double().abs().amax(1)
+    return (logits.argmax(1) == column["prediction"]) & (change <= limit * logits.double().abs().amax(1))
