@@ -83,7 +83,7 @@ def test_stored_points_that_do_not_hold_are_found(run: Path, monkeypatch: pytest
     store = RunFolder(run)
     images = RunFolder.images
     here = images(store, store.parts[0], 0)
-    samples = here["id"], here["original"].float(), torch.from_numpy(store.read(store.parts[0], 0)["label"].to_numpy())
+    samples = here["id"], here["original"].float(), torch.tensor(store.read(store.parts[0], 0)["label"].to_pylist())
 
     def unmoved(self: RunFolder, *named: Any, **options: Any) -> dict[str, torch.Tensor]:
         return {**images(self, *named, **options), "adversarial": images(self, *named, **options)["original"]}

@@ -128,7 +128,7 @@ def test_a_near_class_with_a_low_logit_is_found_by_following_it(attack: Race, bu
     model, x, y = Function(steep_and_high), torch.full((2, 2), 0.5, dtype=torch.float64), torch.tensor([0, 0])
     found, untargeted = (
         ma.measure(model, x, y, "l2", attack=each, budget=budget).distance
-        for each in (attack, attack.without("target"))
+        for each in (attack, attack.without("target", "restart"))  # a restart may find it by chance
     )
     assert found.tolist() == pytest.approx([0.1] * 2, rel=1e-4)
     assert (untargeted > 0.3).all()

@@ -17,9 +17,11 @@ import torch
 from command_line import ENVIRONMENT, Command
 from faults import expire_locks
 from object_store import download, list_objects, s3_server
-from run_folders import call, command, content
+from run_folders import call, command, content, data
 
 from marginattack.errors import InputError
+from marginattack.runs.job import open_job
+from marginattack.runs.settings import read_settings
 from marginattack.storage import lock
 from marginattack.storage.files import write_atomically
 from marginattack.storage.lock import lock_folder
@@ -138,12 +140,13 @@ def test_stale_lock_is_replaced_and_left_to_its_new_owner(connected: None) -> No
     assert (folder / ".lock").exists()
 
 
-def test_process_that_slept_while_another_took_over_writes_nothing_more(connected: None) -> None:
-    identity = {"seed": 0}
-    about = {"parts": [], "sessions": [], "model": {}, "data": {}, "attacks": {}, "samples": 1, "shard": 1}
+def test_process_that_slept_while_another_took_over_writes_nothing_more(connected: None, tmp_path: Path) -> None:
+    flags = {"model": f"{Path(__file__).parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "8.npz", 8))}
+    job = open_job(read_settings(None, [], flags))
+    sessions = [job.session(8, torch.device("cpu"))]
     with lock_folder("s3://runs/slept") as lease:
-        folder = RunFolder.create_or_resume("s3://runs/slept", identity, about, lease)
-        folder.update_manifest(sessions=[{"batch": 1}])
+        folder = RunFolder.create_or_resume("s3://runs/slept", job.identity(), job.about(), lease)
+        folder.update_manifest(sessions=sessions)
         (folder.path / ".lock").write_text("elsewhere, process 1\nabc")
         images = {"original": torch.zeros(1, 2), "adversarial": torch.zeros(1, 2)}
         with pytest.raises(InputError, match="s3://runs/slept was taken over by another process"):
@@ -151,7 +154,7 @@ def test_process_that_slept_while_another_took_over_writes_nothing_more(connecte
         with pytest.raises(InputError, match="s3://runs/slept was taken over by another process"):
             folder.commit(Part("race", "l2"), 0, {"id": [0]}, images, {})
     assert not any(folder.path.glob("*/*/*"))
-    assert RunFolder("s3://runs/slept").manifest["sessions"] == [{"batch": 1}]
+    assert RunFolder("s3://runs/slept").manifest["sessions"] == sessions
 
 
 def test_interrupted_upload_leaves_all_of_the_object_or_nothing(
