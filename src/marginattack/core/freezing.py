@@ -6,10 +6,11 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from marginattack.core.flags import full_float32, plain_passes
 from marginattack.core.sharing import Restore, hold
-from marginattack.errors import InputError
+from marginattack.errors import InputError, one_line
 
 
 @contextmanager
@@ -20,14 +21,28 @@ def frozen_eval(model: nn.Module, device: torch.device) -> Iterator[None]:
     model, or models that share modules: what they share is restored when the last of them is done.
 
     Raises:
-        InputError: The model ignores ``eval()``.
+        InputError: The model ignores or refuses ``eval()``, or has parameters without values or of inference mode.
     """
+    _check(model)
     with hold(partial(_save, model), partial(_freeze, model)), plain_passes(device), full_float32(device):
         yield
 
 
+def _check(model: nn.Module) -> None:
+    """Refuse what cannot be frozen and restored."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise InputError(f"{name} of the model has no values yet: call the model once on an input")
+        if tensor.is_inference():
+            raise InputError(f"{name} of the model was made in inference mode: build the model outside of it")
+
+
 def _freeze(model: nn.Module) -> None:
-    model.eval()
+    try:
+        model.eval()
+    except NotImplementedError as error:
+        hint = "measure the module it was exported from, or open the .pt2 file"
+        raise InputError(f"model refuses eval() ({one_line(error)}): {hint}") from None
     if model.training:
         hint = "make its train() and eval() take effect, since margins need the inference behaviour"
         raise InputError(f"model stays in train mode after eval(): {hint}")

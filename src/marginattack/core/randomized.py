@@ -66,8 +66,8 @@ class Randomized:
 
     def __post_init__(self) -> None:
         for name, least in (("eot", 1), ("draws", 20)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}: it must be at least {least}")
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < least:
+                raise InputError(f"{name} is {getattr(self, name)}: it must be at least {least}, as an integer")
         for name in ("rate", "confidence"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}: it must lie between 0 and 1")
@@ -120,5 +120,8 @@ def as_randomized(randomized: bool | Randomized, eot: int | None = None) -> Rand
     if randomized:
         return Randomized() if eot is None else Randomized(eot=eot)
     if eot is not None:
-        raise InputError(f"eot is {eot}, but draws are averaged for randomised models only: add randomized=True")
+        raise InputError(
+            f"eot is {eot}, but draws are averaged for randomised models only: add randomized=True, or "
+            "set both in the Classifier"
+        )
     return None

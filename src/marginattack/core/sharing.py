@@ -3,7 +3,7 @@
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
 import torch
@@ -31,13 +31,13 @@ def hold(save: Callable[[], dict[Hashable, Restore]], change: Callable[[], None]
             change()
         yield
     finally:
-        with _LOCK:
+        with _LOCK, ExitStack() as restored:  # which calls each of them, even if one fails
             for key in saved:
                 users, restore = _HELD.pop(key)
                 if users > 1:
                     _HELD[key] = users - 1, restore
                 else:
-                    restore()
+                    restored.callback(restore)
 
 
 @contextmanager
@@ -48,9 +48,16 @@ def exclusive(key: Hashable) -> Iterator[bool]:
 
 
 @contextmanager
+def forked_random(device: torch.device) -> Iterator[None]:
+    """Torch's own random numbers are as before after the block; one thread at a time, since threads share them."""
+    with _RANDOM, torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+
+
+@contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Torch's own random numbers from this seed, and no warnings; one thread at a time, since threads share both."""
-    with _RANDOM, torch.random.fork_rng([device] if device.type == "cuda" else []), warnings.catch_warnings():
+    with forked_random(device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)
         yield

@@ -31,7 +31,7 @@ class ModelEvaluator(Evaluator):
     graphs: Graphs
     compiler: Compiler
     channels_last: bool = False
-    edits_input: bool = False  # the model gets a copy in each pass
+    edits_input: bool = False  # the model gets a copy in each pass, on a GPU too
     precision: str = "float32"
     search: tuple[str, Tolerance] | None = None
     inside_graph: bool = False  # passes are made as they come: all rows at once, none captured
@@ -44,10 +44,11 @@ class ModelEvaluator(Evaluator):
             ready = self.copies.classifier.cast(images)
             if self.channels_last:
                 ready = ready.contiguous(memory_format=torch.channels_last)
-        ready = ready.clone() if self.edits_input else ready
+        copied = self.edits_input or not ready.is_cuda  # on a CPU a model can write past torch, through numpy
+        ready = ready.clone() if copied else ready
         compiled, version = repeated and len(images) == self.full_batch, ready._version
         logits: Logits = self.compiler(self.model, ready, self.precision) if compiled else self.model(ready)
-        if ready._version != version and not self.edits_input:
+        if ready._version != version and not copied:
             raise InputError("model changes some of its inputs in place, but not the first: make it work on a copy")
         return logits.to(images.dtype)
 

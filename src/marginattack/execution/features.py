@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 
 def hidden_layers(model: nn.Module) -> list[nn.Module]:
-    """The modules with parameters of their own and no parts, but the last one, which makes the logits."""
-    if isinstance(model, torch.jit.ScriptModule):
-        return []
-    return [m for m in model.modules() if not list(m.children()) and list(m.parameters(recurse=False))][:-1]
+    """The modules with parameters of their own and no parts, but the last one, which makes the logits.
+
+    Scripted modules cannot be observed.
+    """
+    layers = [m for m in model.modules() if not list(m.children()) and list(m.parameters(recurse=False))][:-1]
+    return [layer for layer in layers if not isinstance(layer, torch.jit.ScriptModule)]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ solution = session.solve(batch, norm, attack)       # all of it, verified on the
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ from marginattack.core.incumbent import History, Incumbent
 from marginattack.core.norms import Norm
 from marginattack.core.problem import Observer, Problem
 from marginattack.core.randomized import FROM_INPUT, OUTWARDS
+from marginattack.core.sharing import forked_random
 from marginattack.core.types import Labels, Logits, Mask
 from marginattack.core.validation import NO_LABEL, PROBED, Batch, check_batch
 from marginattack.errors import InputError, one_line
@@ -67,8 +68,8 @@ def open_session(model: "Classifier | Session") -> Iterator["Session"]:
         with plain_passes(model.classifier.device):
             yield model
         return
-    cuda = [model.device] if model.device.type == "cuda" else []
-    with frozen_eval(model.model, model.device), torch.random.fork_rng(cuda, enabled=model.randomized is not None):
+    draws = forked_random(model.device) if model.randomized is not None else nullcontext()
+    with draws, frozen_eval(model.model, model.device):
         session = Session(model)
         try:
             yield session

@@ -89,7 +89,8 @@ def _diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_fin
         on_finding(finding)
     grave = [finding for finding in findings if finding.grade == "grave"]
     if grave and not ignore_findings:
-        hint = "fix it, or measure anyway with --despite-findings"
+        refused = {"random": "add --randomized if it is meant to be", "batch-dependent": "fix it"}
+        hint = refused.get(grave[0].code, "fix it, or measure anyway with --despite-findings")
         raise InputError(f"nothing was measured because of {grave[0].code}: {grave[0].seen}; {hint}")
     return findings
 

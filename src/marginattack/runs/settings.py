@@ -222,7 +222,7 @@ def _reason(error: ValidationError) -> str:
 
 
 def as_toml(settings: Settings) -> str:
-    """Format settings as TOML that ``--config`` reads back."""
+    """Format settings as TOML that ``--config`` reads back; trust must be granted again on the command line."""
     import tomli_w
 
     return tomli_w.dumps(settings.model_dump(exclude_none=True))

@@ -215,7 +215,9 @@ class RunFolder:
         """The ids, inputs and adversarial images of a shard, or of some of its rows; ``margins`` if they were read."""
         path, margins = self.file("images", part, shard), self.read(part, shard) if margins is None else margins
         if not path.exists():
-            raise InputError(f"{path} is missing: copy the complete run folder, or delete its images folder")
+            raise InputError(
+                f"{path} is missing: copy the complete run folder, or run the same `measure` command again"
+            )
         table = self._read(path, part, shard, positions)
         if read_metadata(margins).get("images") != read_metadata(table).get("digest"):  # older formats have neither
             raise InputError(f"{path} does not belong to the margins of its shard (other digest): {AGAIN}")
@@ -237,9 +239,11 @@ class RunFolder:
 
     def read_part(self, part: Part) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The numeric columns and adversarial images of a part, and the settings that it was measured with."""
-        columns = self.numeric_columns(part)
-        shards = [shard for shard, each in self._list("margins") if each == part]
-        columns["adversarial"] = torch.cat([self.images(part, shard)["adversarial"] for shard in shards])
+        tables = {shard: table for shard, _, table in self.read_all([part])}
+        each = [numeric_columns(table) for table in tables.values()]
+        columns = {name: torch.cat([some[name] for some in each]) for name in each[0]}
+        images = [self.images(part, shard, margins=table) for shard, table in tables.items()]
+        columns["adversarial"] = torch.cat([some["adversarial"] for some in images])
         identity = self.manifest["identity"]
         attack = self.manifest["attacks"][part.attack]
         return columns, {**identity, "attack": attack, "targeted": identity["target"] is not None}
