@@ -141,7 +141,7 @@ def _wait(crew: Any) -> None:
     """Let workers that are still starting join."""
     done, _ = crew.ray.wait(list(crew.busy), num_returns=1, timeout=1)
     for reference in done:
-        worker, _ = crew.busy.pop(reference)
+        worker, *_ = crew.busy.pop(reference)
         crew._register(worker, crew.ray.get(reference))
         crew.idle.append(worker)
 
