@@ -1,4 +1,8 @@
-"""Estimates and bounds of how near the decision boundary can be."""
+"""The other side of the margin: certified lower bounds, and CLEVER, an estimate."""
 
+from marginattack.bounds.brackets import Brackets as Brackets
 from marginattack.bounds.clever import Clever as Clever
 from marginattack.bounds.clever import clever as clever
+from marginattack.bounds.propagation import METHODS as METHODS
+from marginattack.bounds.propagation import Relaxation as Relaxation
+from marginattack.bounds.search import bound as bound
