@@ -20,6 +20,7 @@ class Brackets:
         lower: (n,) float64, certified; 0 where the input is misclassified or nothing could be certified, infinite where
             the whole box is classified correctly.
         upper: (n,) float64, the distance of a known adversarial point; infinite where none is known.
+        adversarial: shaped like the images; the point at distance ``upper`` where it is known, else the image itself.
         per_class: (n, classes) float64, what is certified towards each class; infinite for the label.
         label: (n,) the true class.
         prediction: (n,) the predicted class of the input.
@@ -39,6 +40,7 @@ class Brackets:
     norm: str
     lower: Tensor
     upper: Tensor
+    adversarial: Tensor
     per_class: Tensor
     label: Tensor
     prediction: Tensor

@@ -13,7 +13,7 @@ the network in real arithmetic and as it is computed, whatever the order of its 
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
@@ -54,6 +54,7 @@ class Relaxation:
         backward: Whether linear functions are propagated, or intervals alone.
         steps: Steps of Adam on the slopes of the lines.
         rate: The step size, as a share of a slope of 1; falls to a tenth.
+        exact: Whether a solver closes what the relaxation leaves open.
 
     Example:
         >>> from marginattack.bounds import Relaxation
@@ -65,12 +66,14 @@ class Relaxation:
     backward: bool
     steps: int = 0
     rate: float = 0.2
+    exact: bool = False
 
 
 IBP = Relaxation(name="ibp", backward=False)
 CROWN = Relaxation(name="crown", backward=True)
 ALPHA = Relaxation(name="alpha", backward=True, steps=20)
-METHODS = {method.name: method for method in (IBP, CROWN, ALPHA)}
+EXACT = replace(ALPHA, name="exact", exact=True)
+METHODS = {method.name: method for method in (IBP, CROWN, ALPHA, EXACT)}
 
 
 @dataclass(eq=False)

@@ -44,12 +44,11 @@ class Region:
         """Some samples."""
         return Region(self.centre[rows], self.down[rows], self.up[rows], self.radius[rows], self.norm)
 
-    def to(self, dtype: torch.dtype) -> "Region":
-        """The region in another precision, never smaller."""
+    def to(self, dtype: torch.dtype, device: torch.device | None = None) -> "Region":
+        """The region in another precision, never smaller, and on another device."""
         grow = 1 + 2 * torch.finfo(dtype).eps
-        parts = (each.to(dtype) * grow for each in (self.down, self.up, self.radius))
-        down, up, radius = parts
-        return Region(self.centre.to(dtype), down, up, radius, self.norm)
+        down, up, radius = (each.to(device, dtype) * grow for each in (self.down, self.up, self.radius))
+        return Region(self.centre.to(device, dtype), down, up, radius, self.norm)
 
 
 def make_region(norm: Norm, images: Tensor, lo: Tensor, hi: Tensor, radius: Tensor) -> Region:

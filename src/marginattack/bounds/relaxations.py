@@ -204,7 +204,7 @@ class MaxPool(NonLinear):
 
     def lines(self, lo: Tensor, hi: Tensor, slopes: list[Tensor]) -> Lines:
         """Slopes are (n, 1, channels, kernel, height, width) here."""
-        low, high = self._windows(lo), self._windows(hi)
+        low, high = self.windows(lo), self.windows(hi)
         largest, best = low.max(2, keepdim=True)
         chosen = torch.zeros_like(low).scatter(2, best, 1)
         above = (high - largest).clamp(min=0)  # how far each other input can exceed the largest lower bound m
@@ -236,11 +236,11 @@ class MaxPool(NonLinear):
         return s.unpad(rows, folded.unflatten(0, rows.a.shape[:2]), shape), constant
 
     def errors(self, lo: Tensor, hi: Tensor, lines: Lines, model: torch.dtype) -> Tensor:
-        size = self._windows(torch.maximum(lo.abs(), hi.abs()), 0.0)[:, None].sum(3)
+        size = self.windows(torch.maximum(lo.abs(), hi.abs()), 0.0)[:, None].sum(3)
         terms = self.sliding.kernel[0] * self.sliding.kernel[1]
         return rounding(4 + terms, lo.dtype) * size + rounding(size[0].numel(), lo.dtype) * lines.upper_offset.abs()
 
-    def _windows(self, values: Tensor, outside: float | None = None) -> Tensor:
+    def windows(self, values: Tensor, outside: float | None = None) -> Tensor:
         """The inputs of each output: (n, channels, kernel, height, width); what lies outside is never the largest."""
         s = self.sliding
         outside = -1e30 if outside is None else outside

@@ -1,15 +1,16 @@
 """bound(): the largest certified radius of each sample, by a search between 0 and the attack's margin."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from marginattack.bounds.brackets import Brackets
+from marginattack.bounds.closing import Closing
 from marginattack.bounds.graph import Graph, trace
-from marginattack.bounds.propagation import IBP, METHODS, Limits, OutOfTime, Propagation, Relaxation
+from marginattack.bounds.propagation import ALPHA, IBP, METHODS, Limits, OutOfTime, Propagation, Relaxation
 from marginattack.bounds.regions import make_region
 from marginattack.core.classifier import Bounds, Classifier
 from marginattack.core.norms import Norm, as_norm
@@ -18,9 +19,11 @@ from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins
 
+SEARCH_SHARE = 0.3  # of the time for the search, where a solver follows
 FAR = 4.0  # a failed radius this many times the certified one: the next is their geometric mean
 SMALLEST = 1e-4  # of a radius that failed, the first to try where nothing is certified
 COARSE = 0.25  # tolerance of the intervals that come first, cheap as they are
+WORTHWHILE = 1.05  # times the certified radius: float64 settles what float32 leaves open beyond this
 
 
 def bound(
@@ -43,7 +46,8 @@ def bound(
         norm: "l1", "l2" or "linf".
         upper: The margins that an attack measured for the same inputs in the same norm, or their distances. Without
             them the search starts from the largest distance in the box.
-        method: "ibp" (fastest), "crown" or "alpha" (tightest), or a ``Relaxation`` with other numbers.
+        method: "ibp" (fastest), "crown", "alpha" (tightest), or a ``Relaxation`` with other numbers; "exact" lets a
+            solver close what "alpha" leaves open, in l1 and linf, for small piecewise linear networks.
         bounds: The box of a model that is not a Classifier, (lo, hi); (0, 1) unless stated.
         tolerance: The search of a sample ends once the certified radius is within this share of one that failed.
         time_limit: Seconds per sample, on average; what is certified by then is kept.
@@ -76,29 +80,37 @@ def bound(
         samples = session.validate(images, labels)
         graph = trace(session.classifier.model, samples.images[:PROBED].to(session.classifier.device))
         prediction = session.predict(samples.images)
-        distance = _as_distance(upper, samples, norm)
-        deadline = float("inf") if time_limit is None else start + time_limit * len(samples)
-        parts = []
-        for rows in torch.arange(len(samples)).split(batch):
-            todo = rows[(prediction == samples.labels)[rows]]
-            problem = _Search(
-                session.classifier, graph, samples.select(todo), norm, relaxation, Limits(chunk, deadline)
+        distance, points = _as_upper(upper, samples, norm)
+        right = prediction == samples.labels
+        distance = torch.where(right, distance, 0.0)
+        time_left = float("inf") if time_limit is None else time_limit * len(samples)
+        limits = Limits(chunk, start + (SEARCH_SHARE if relaxation.exact else 1) * time_left)
+        per_class = torch.where(
+            torch.nn.functional.one_hot(samples.labels, samples.classes) > 0, torch.inf, 0.0
+        ).double()
+        for rows in right.nonzero()[:, 0].split(batch):
+            part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, limits)
+            per_class[rows] = part.run(distance[rows], tolerance)
+        relaxed = per_class.amin(1)
+        if relaxation.exact:
+            far = _farthest(session.classifier, samples, norm)
+            closing = Closing(session, graph, samples, norm, per_class, distance, far, points)
+            closing.run(
+                (right & (relaxed < (1 - tolerance) * distance)).nonzero()[:, 0], Limits(chunk, start + time_left)
             )
-            parts.append((todo, problem.run(distance[todo], tolerance)))
-    per_class = torch.zeros(len(samples), samples.classes, dtype=torch.float64)
-    for todo, found in parts:
-        per_class[todo] = found
-    per_class[torch.arange(len(samples)), samples.labels] = torch.inf
-    lower = torch.where(prediction == samples.labels, per_class.amin(1), 0.0)
+    lower = torch.where(right, torch.minimum(per_class.amin(1), distance), 0.0)
+    name = ALPHA.name if relaxation.exact else relaxation.name
     settings = {
         "method": repr(relaxation), "tolerance": tolerance, "time_limit": time_limit, "torch": str(torch.__version__),
         "bounds": [float(session.classifier.lo.min()), float(session.classifier.hi.max())],
     }  # fmt: skip
     return Brackets(
-        norm=norm.name, lower=lower, upper=torch.where(prediction == samples.labels, distance, 0.0),
-        per_class=per_class, label=samples.labels, prediction=prediction,
-        certified_by=tuple(relaxation.name if each > 0 else "" for each in lower.tolist()),
-        seconds=time.monotonic() - start, settings=settings,
+        norm=norm.name, lower=lower, upper=distance, per_class=per_class, label=samples.labels, prediction=prediction,
+        adversarial=points, seconds=time.monotonic() - start, settings=settings,
+        certified_by=tuple(
+            "" if now == 0 else name if now <= before else relaxation.name
+            for now, before in zip(lower.tolist(), relaxed.tolist(), strict=True)
+        ),
     )  # fmt: skip
 
 
@@ -119,10 +131,11 @@ def _check_numbers(tolerance: float, time_limit: float | None, batch: int, chunk
         raise InputError(f"batch is {batch} and chunk {chunk}: both must be at least 1")
 
 
-def _as_distance(upper: Margins | Tensor | None, samples: Batch, norm: Norm) -> Tensor:
-    """The known upper side of each margin."""
+def _as_upper(upper: Margins | Tensor | None, samples: Batch, norm: Norm) -> tuple[Tensor, Tensor]:
+    """The known upper side of each margin, and the points there; the images where they are unknown."""
+    points = samples.images.clone()
     if upper is None:
-        return torch.full((len(samples),), torch.inf, dtype=torch.float64)
+        return torch.full((len(samples),), torch.inf, dtype=torch.float64), points
     if isinstance(upper, Margins):
         if upper.norm != norm.name:
             raise InputError(f"upper holds {upper.norm} margins, but norm is {norm}: give margins of the same norm")
@@ -132,11 +145,19 @@ def _as_distance(upper: Margins | Tensor | None, samples: Batch, norm: Norm) -> 
             )
         if len(upper) == len(samples) and not torch.equal(upper.label, samples.labels):
             raise InputError("upper holds margins of other labels: measure the same inputs")
+        points = upper.adversarial.clone() if upper.adversarial.shape == points.shape else points
         upper = upper.distance
     distance = upper.to(torch.float64).cpu()
     if distance.shape != (len(samples),) or not bool((distance >= 0).all()):
         raise InputError(f"upper has shape {tuple(distance.shape)}: give one distance ≥ 0 per image")
-    return distance
+    return distance, points
+
+
+def _farthest(classifier: Classifier, samples: Batch, norm: Norm) -> Tensor:
+    """The largest distance of each sample inside the box."""
+    x = samples.images.double()
+    lo, hi = (each.double() for each in classifier.bounds_for(x))
+    return norm.size(torch.maximum(hi - x, x - lo).flatten(1))[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +175,7 @@ class _Search:
         """What is certified towards each class, (n, classes); the search of a sample ends at the tolerance."""
         certified = torch.zeros(len(upper), self.samples.classes, dtype=torch.float64)
         certified[torch.arange(len(upper)), self.samples.labels] = torch.inf
-        farthest = self._farthest()
+        farthest = _farthest(self.classifier, self.samples, self.norm)
         first = torch.where(upper > farthest, (1 + 2 * tolerance) * farthest, upper)
         if not bool(torch.isfinite(first).all()):
             raise InputError("bounds are infinite and so is a margin: give finite bounds, or finite distances as upper")
@@ -164,26 +185,23 @@ class _Search:
                 bracket = _Bracket(certified, first.clone())
                 while len(rows := bracket.open(close)):
                     radius = bracket.propose(rows)
-                    values = self.certify(rows, radius, certified[rows] < radius[:, None], method)
+                    goals, gain = certified[rows] < radius[:, None], radius > WORTHWHILE * certified.amin(1)[rows]
+                    values = self.certify(rows, radius, goals, gain, method)
                     bracket.enter(rows, radius, values)
         except OutOfTime:
             pass
         least = certified.amin(1)
         return torch.where((least >= farthest)[:, None], torch.inf, certified)
 
-    def _farthest(self) -> Tensor:
-        """The largest distance of each sample inside the box."""
-        x = self.samples.images.double()
-        lo, hi = (each.double() for each in self.classifier.bounds_for(x))
-        return self.norm.size(torch.maximum(hi - x, x - lo).flatten(1))[:, 0] if len(x) else x.new_zeros(0)
-
-    def certify(self, rows: Tensor, radius: Tensor, goals: Tensor, method: Relaxation) -> Tensor:
+    def certify(self, rows: Tensor, radius: Tensor, goals: Tensor, gain: Tensor, method: Relaxation) -> Tensor:
         """Lower bounds of l_y − l_j over the region, (n, classes); +∞ where it was not asked for.
 
-        In float32 first; in float64 for samples that only the rounding of float32 leaves undecided.
+        In float32 first; in float64 for samples that only the rounding of float32 leaves undecided
+        and that would ``gain``.
         """
         dtype = self.graph.model_dtype
         values, undecided = self._differences(rows, radius, goals, method, dtype)
+        undecided &= gain
         if dtype == torch.float32 and bool(undecided.any()):
             part = rows[undecided], radius[undecided], goals[undecided]
             values[undecided] = self._differences(*part, method, torch.float64)[0]
@@ -196,9 +214,7 @@ class _Search:
         device, labels = self.classifier.device, self.samples.labels[rows]
         images = self.samples.images[rows].double()
         lo, hi = (each.double() for each in self.classifier.bounds_for(images))
-        region = make_region(self.norm, images, lo, hi, radius)
-        region = replace(region, centre=region.centre.to(device), down=region.down.to(device), up=region.up.to(device),
-                         radius=region.radius.to(device)).to(dtype)  # fmt: skip
+        region = make_region(self.norm, images, lo, hi, radius).to(dtype, device)
         count = int(goals.sum(1).max())
         chosen = goals.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]  # goals first
         unit = torch.eye(self.samples.classes, dtype=dtype, device=device)

@@ -255,7 +255,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 def _smooth(name: str, call: Call) -> Rule:
     if name == "gelu" and call.kwargs.get("approximate", "none") == "tanh":
-        return Smooth("gelu", _gelu_tanh, 1.1, -0.7517914)
+        return Smooth("gelu", _gelu_tanh, 0.799, -0.7524614)
     return SMOOTH[name]
 
 
