@@ -9,23 +9,23 @@ import marginattack as ma
 
 @pytest.fixture(scope="module")
 def pooled() -> tuple[nn.Module, Tensor, Tensor]:
-    """A network with overlapping pools, leaky activations and a shortcut, and inputs that it classifies correctly."""
+    """A network with padded pools, leaky activations and a shortcut, and inputs that it classifies correctly."""
 
     class Network(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.head = nn.Conv2d(1, 3, 3, padding=1), nn.Linear(12, 3)
+            self.conv, self.head = nn.Conv2d(1, 2, 2), nn.Linear(8, 3)
 
         def forward(self, x: Tensor) -> Tensor:
             x = (x - 0.5) / 0.25
-            z = nn.functional.leaky_relu(self.conv(x) + x, 0.2)
-            logits: Tensor = self.head(nn.functional.max_pool2d(z, 3, 2, 1).flatten(1))
+            z = nn.functional.leaky_relu(self.conv(x) + x[:, :, 1:, 1:], 0.2)
+            logits: Tensor = self.head(nn.functional.max_pool2d(z, 2, 2, 1).flatten(1))
             return logits
 
     torch.manual_seed(1)
     model = Network().requires_grad_(False)
     model.head.weight *= 4
-    x = torch.rand(3, 1, 4, 4)
+    x = torch.rand(2, 1, 4, 4)
     return model, x, model(x).argmax(1)
 
 
@@ -37,7 +37,7 @@ def test_pooled_networks_are_closed_without_an_attack(norm: str, pooled: tuple[n
     assert bool((alone.lower <= attacked).all())
     assert bool(alone.closed.all())
     assert set(alone.certified_by) == {"exact"}
-    torch.testing.assert_close(alone.upper, attacked, rtol=0.02, atol=0.0)
+    assert bool((alone.upper <= attacked * (1 + 1e-4)).all())  # an attack can end in a wrong basin, a solver cannot
     for row in range(len(x)):  # the upper side is a point that the plain model confirms
         point = alone.adversarial[row, None]
         assert int(model(point).argmax()) != int(y[row])
@@ -51,10 +51,10 @@ def test_pooled_networks_are_closed_without_an_attack(norm: str, pooled: tuple[n
 
 def test_no_time_gives_a_bracket_all_the_same(pooled: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = pooled
-    brackets = ma.bound(model, x, y, "linf", upper=torch.tensor([1.0, 1.0, 1.0]), method="exact", time_limit=1e-9)
-    assert brackets.lower.tolist() == [0.0] * 3
-    assert brackets.upper.tolist() == [1.0] * 3
-    assert brackets.certified_by == ("", "", "")
+    brackets = ma.bound(model, x, y, "linf", upper=torch.tensor([1.0, 1.0]), method="exact", time_limit=1e-9)
+    assert brackets.lower.tolist() == [0.0] * 2
+    assert brackets.upper.tolist() == [1.0] * 2
+    assert brackets.certified_by == ("", "")
 
 
 def test_what_has_no_exact_solver_is_refused() -> None:

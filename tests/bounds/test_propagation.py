@@ -76,6 +76,8 @@ def test_alpha_is_never_looser_than_crown_and_often_tighter(norm: str) -> None:
     graph, region = trace(model, x), region_of(x, norm, 3 * RADII[norm])
     plain, optimised = (logit_bounds(graph, region, method) for method in (CROWN, ALPHA))
     gain = optimised - plain
+    whole = region_of(x, norm, 9.0)  # the box alone binds
+    assert bool((logit_bounds(graph, whole, ALPHA) > logit_bounds(graph, whole, CROWN) + 1e-3).any())
     open_ = plain <= 0  # it stops once everything is positive
     assert bool((gain >= 0).all())
     assert float((gain[open_] > 1e-3).double().mean()) > 0.5

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marginattack.bounds.exact import NORMS, Answer, Encoding, encode, make_matrices, solve_class
+from marginattack.bounds.exact import NORMS, Encoding, encode, make_matrices, solve_class
 from marginattack.bounds.graph import Graph
 from marginattack.bounds.propagation import CROWN, Limits, OutOfTime, Propagation
 from marginattack.bounds.regions import make_region
+from marginattack.core.box import Box
 from marginattack.core.norms import Norm
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError
 from marginattack.execution.session import Session
 
-BEYOND = (1e-5, 1e-4, 1e-3)  # shares of its distance by which a solver's point is moved on, until the model confirms it
+BEYOND = (1.0, 2.0, 4.0, 8.0, 16.0)  # times the rounding of the logits: how far beyond the boundary points are moved
 SAFETY = 1e-6  # share of a solver's bound that its tolerances may cost
 
 
@@ -77,20 +78,24 @@ class Closing:
             share = max(0.5, 1 / (len(goals) - place))  # the nearest classes are the hardest
             answer = solve_class(encoding, label, other, cutoff, float(errors[other]), now + share * (deadline - now))
             certified[other] = max(float(certified[other]), answer.lower * (1 - SAFETY))
-            cutoff = min(cutoff, self._confirm(row, answer))
+            if answer.point is not None:
+                self._confirm(row, other, torch.from_numpy(answer.point), float(errors[other]))
+            cutoff = min(cutoff, float(self.upper[row]))
 
-    def _confirm(self, row: int, answer: Answer) -> float:
-        """The distance of the nearest known point, after a solver's point has been tried on the plain model."""
-        if answer.point is None:
-            return float(self.upper[row])
-        batch = self.samples.select(torch.tensor([row]))
+    def _confirm(self, row: int, other: int, point: Tensor, slack: float) -> None:
+        """Move a solver's point, which lies at the boundary, across it until the plain model confirms it."""
+        batch, classifier = self.samples.select(torch.tensor([row])), self.session.classifier
         x = batch.images
-        step = torch.from_numpy(answer.point).view(x.shape) - x.double()
-        lo, hi = self.session.classifier.bounds_for(x)
-        for share in (0.0, *BEYOND):
-            point = torch.clamp((x.double() + (1 + share) * step).to(x.dtype), lo, hi)
-            size = self.norm.size((point.double() - x.double()).flatten(1))[0, 0]
-            if size < self.upper[row] and bool(self.session.verify(batch, point)[0]):
-                self.upper[row], self.adversarial[row] = size, point[0]
-                break
-        return float(self.upper[row])
+        box = Box(*(each.reshape(1, -1) for each in classifier.bounds_for(x)))
+        start = point.view(1, -1).to(x.dtype)
+        for beyond in BEYOND:
+            leaf = start.view(x.shape).to(classifier.device).requires_grad_()
+            logits = classifier.logits(leaf)[0]
+            lead = logits[batch.labels[0]] - logits[other]
+            gradient = torch.autograd.grad(lead, leaf)[0].cpu().flatten(1)
+            distance = (lead.detach().cpu().to(x.dtype) + beyond * slack).view(1, 1)
+            start = self.norm.onto_plane(start, gradient, distance, box)
+            size = self.norm.size(start.double() - x.double().flatten(1))[0, 0]
+            if size < self.upper[row] and bool(self.session.verify(batch, start.view(x.shape))[0]):
+                self.upper[row], self.adversarial[row] = size, start.view(x.shape)[0]
+                return

@@ -90,7 +90,8 @@ class Propagation:
 
     def __post_init__(self) -> None:
         region = self.region
-        self.bounds.append((region.centre - region.down, region.centre + region.up))
+        slack = rounding(2, region.centre.dtype) * region.magnitude
+        self.bounds.append((region.centre - region.down - slack, region.centre + region.up + slack))
         readers = self._readers()
         exact = self._exact_intervals()
         for index, node in enumerate(self.graph.nodes[1:], 1):

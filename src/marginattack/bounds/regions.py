@@ -98,7 +98,7 @@ def _l2(size: Tensor, room: Tensor, radius: Tensor) -> Tensor:
         reach = torch.where(size > 0, room, 0).square().sum(-1)
         bounded = (reach > radius.square()) & (time > 0)  # else the box alone binds
         multiplier = torch.where(bounded, 1 / time, 0)[..., None]
-    t = torch.where(multiplier > 0, torch.minimum(size / multiplier.clamp(min=1e-300), room), room)
+    t = torch.where(multiplier > 0, torch.minimum(size / torch.where(multiplier > 0, multiplier, 1), room), room)
     least = -(size * t - multiplier * t.square() / 2).sum(-1)
     return least - multiplier[..., 0] * radius.square() / 2
 

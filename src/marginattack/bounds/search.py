@@ -61,13 +61,14 @@ def bound(
         InputError: An argument makes no sense, or the model has an operation that bounds do not cover.
 
     Example:
+        >>> import torch
         >>> import marginattack as ma
-        >>> from marginattack.sources.data import samples
-        >>> images, labels = samples("mnist", 4)
-        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> images = torch.rand(5, 4)
         >>> labels = model(images).argmax(1)
         >>> margins = ma.measure(model, images, labels, norm="l2")
-        >>> bool(ma.bound(model, images, labels, norm="l2", upper=margins).closed.all())
+        >>> brackets = ma.bound(model, images, labels, norm="l2", upper=margins)
+        >>> bool((brackets.lower <= margins.distance).all())
         True
     """
     norm, relaxation = as_norm(norm), _as_relaxation(method)
