@@ -102,8 +102,8 @@ def test_time_and_tolerance_end_the_search(
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))  # it is read once per node and chunk
     for module in ("propagation", "search"):
         monkeypatch.setattr(f"marginattack.bounds.{module}.time", clock)
-    brackets = ma.bound(network, digits[0][:2], digits[1][:2], "linf", time_limit=150.0)
-    assert 300 <= brackets.seconds < 320  # a full search reads the clock thousands of times
+    brackets = ma.bound(network, digits[0][:2], digits[1][:2], "linf", time_limit=60.0)
+    assert 120 <= brackets.seconds < 140  # a full search reads the clock thousands of times
     assert bool((brackets.lower > 1e-4).all())  # what intervals certified is kept
     model = random_network(0, d=4, hidden=(12,))
     x = torch.rand(4, 4)
