@@ -292,7 +292,13 @@ class View(nn.Module):
         return y
 
 
+class Noisy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn(1, 3)
+
+
 REFUSED = [
+    (Noisy(), r"model draws random numbers \(randn\)"),
     (Twice(), "bounds do not cover mul .* of two tensors"), (Unknown(), "bounds do not cover erf .*: supported are"),
     (Branching(), "torch.export cannot trace the model"), (nn.Softmax(1), "bounds do not cover softmax"),
     (View(), "in place on a part"), (nn.Linear(3, 2).bfloat16(), "computes in bfloat16"),

@@ -117,6 +117,8 @@ class _Translator:
         fx.map_arg(args, lambda each: inputs.append(each) if each in self.number else None)
         name = str(node.target).removeprefix("aten.")
         if not inputs:
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                raise InputError(f"model draws random numbers ({name.split('.')[0]}): bounds need a deterministic one")
             if not str(name).startswith("_assert"):
                 known = fx.map_arg(args, lambda each: self.constants[each])
                 with torch.no_grad():
