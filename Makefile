@@ -9,8 +9,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(VENV)/demo-installed
 	$(BIN)/marginattack demo
 
+# The tests start many processes: bytecode spares each of them compiling what it imports.
 test: lint
-	$(BIN)/pytest -n 2 --dist worksteal -q
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist worksteal -q
 
 # The same checks as .pre-commit-config.yaml.
 lint: $(VENV)/dev-installed

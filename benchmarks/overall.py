@@ -18,7 +18,7 @@ from record import RECORDS
 
 from marginattack.reproduce.markdown import table
 
-NORMS = {"l2": "ℓ2", "linf": "ℓ∞", "l1": "ℓ1"}
+NORMS = {"l2": "ℓ2", "linf": "ℓ∞", "l1": "ℓ1", "l0": "ℓ0"}
 OURS = "race"  # our default
 FIGURE_BUDGET, FIGURE_BASELINES = 400, 5  # a figure shows our default and the best baselines at this budget
 MEASURES = (("excess", 1, ".2%"), ("optimality", -1, ".4f"))  # name, the sign that makes lower better, format

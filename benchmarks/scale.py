@@ -3,6 +3,7 @@
     python benchmarks/scale.py measure     # overhead, speed-up, memory, on this machine: needs Ray
     python benchmarks/scale.py memory      # the last of these alone
     python benchmarks/scale.py trouble     # uneven shards and killed workers, against the simulation
+    python benchmarks/scale.py million     # one million samples: see million.py
     python benchmarks/scale.py simulate    # the cost model against a simulation with stragglers and failures
 
 Each writes its part of benchmarks/records/scale.json. Workers have one thread each. The load average before each run
@@ -364,5 +365,9 @@ def main(what: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "child":
         print(json.dumps(run_once(*sys.argv[2:])))
+    elif sys.argv[1] == "million":
+        import million
+
+        million.main(*map(int, sys.argv[2:]))
     else:
         main(sys.argv[1])

@@ -39,7 +39,7 @@ from marginattack.sources.data import SAMPLES, samples
 from marginattack.sources.models import open_model
 from marginattack.sources.networks import ZOO
 
-NORMS, BUDGETS = ("l2", "linf", "l1"), (100, 400, 2000)
+NORMS, BUDGETS = ("l2", "linf", "l1", "l0"), (100, 400, 2000)
 # Left out by default: Boundary runs one sample and one forward at a time, which takes hours for a budget of 2,000; JSMA
 # and the one-pixel attack minimise the number of pixels, not a distance.
 OPTIONAL = ("boundary", "jsma", "one-pixel")

@@ -1,8 +1,8 @@
 """Shapes and types of every function of the package are checked while the tests run."""
 
-from jaxtyping import install_import_hook
+import type_checks
 
-install_import_hook("marginattack", "beartype.beartype")
+type_checks.install("marginattack")
 
 import pytest  # noqa: E402
 import standins  # noqa: E402

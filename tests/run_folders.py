@@ -1,18 +1,19 @@
 """Helpers for tests of runs: data, the command line in its own process, and the content of a run folder."""
 
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+from command_line import ENVIRONMENT as ENVIRONMENT
+from command_line import Command
 from run_models import SHAPE, Small
 
 MODELS = Path(__file__).parent / "run_models.py"
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def data(path: Path, n: int = 64) -> Path:
@@ -35,11 +36,13 @@ def command(folder: Path, out: Path, *more: str, model: str = "small", n: int = 
     return [sys.executable, "-m", "marginattack", "measure", *source, *attack, "--out", str(out), *more]
 
 
-def call(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        arguments, capture_output=True, text=True, timeout=240, check=False, env=ENVIRONMENT, **options
-    )
+def call(
+    arguments: list[str], env: dict[str, str] = ENVIRONMENT, first: Callable[[], object] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end: ours after calling ``first`` in its process; others with the options of subprocess."""
+    if arguments[:3] == [sys.executable, "-m", "marginattack"] and not options:
+        return Command(arguments, env, first).wait()
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False, env=env, **options)
 
 
 def content(run: Path) -> dict[str, dict[str, Any]]:

@@ -1,12 +1,15 @@
 """Models for runs of the real command line, where they are named as file.py:factory."""
 
+import os
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 SHAPE = (3, 6, 6)
 CLASSES = 4
+TRAPPED = 0.123  # the first pixel of the image on which a model fails or hangs
 
 
 class Small(nn.Module):
@@ -23,10 +26,10 @@ class Small(nn.Module):
 
 
 class Slow(Small):
-    """The same network, slow enough to be killed while it runs."""
+    """The same network, slow enough to be killed while it measures shards of at most eight images."""
 
     def forward(self, images: Tensor) -> Tensor:
-        time.sleep(0.004)
+        time.sleep(0.004 if len(images) <= 8 else 0)
         return super().forward(images)
 
 
@@ -36,6 +39,18 @@ class Hungry(Small):
     def forward(self, images: Tensor) -> Tensor:
         if len(images) > 8 and images.requires_grad:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return super().forward(images)
+
+
+class Trapped(Small):
+    """The same network, but once session $SESSION of the manifest $TRAP measures, it fails on an image, or hangs."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if bool(((images[:, 0, 0, 0] - TRAPPED).abs() < 1e-7).any()):
+            trap = Path(os.environ["TRAP"])
+            if trap.exists() and trap.read_text().count('"began"') >= int(os.environ["SESSION"]):
+                time.sleep(3600 if "HANG" in os.environ else 0)
+                raise RuntimeError("no kernel for\nthese pixels")
         return super().forward(images)
 
 
@@ -53,6 +68,10 @@ def slow() -> nn.Module:
 
 def hungry() -> nn.Module:
     return Hungry().eval()
+
+
+def trapped() -> nn.Module:
+    return Trapped().eval()
 
 
 def half() -> nn.Module:

@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack import attacks
-from marginattack.analysis.diagnose import Finding, check_results, make_finding, preflight, probe
+from marginattack.analysis.diagnose import Finding, ResultChecks, check_results, make_finding, preflight, probe
 from marginattack.analysis.diagnose.black_box import RandomWalk
 from marginattack.analysis.diagnose.findings import CAUSES, EXPLAINS, GRADES, prioritise
 from marginattack.core.classifier import Classifier
@@ -202,6 +203,20 @@ def test_margins_in_several_norms_must_be_in_order() -> None:
     assert (finding.code, finding.samples, finding.of) == ("norms-out-of-order", 2, 20)
     other_target = set_first(linf, 2, distance=3.0, distance_at_90pct=3.0, target=7)
     assert codes(concatenate(l2, other_target, l1)) == []
+
+
+def test_shards_give_the_findings_of_all_rows() -> None:
+    l2 = set_first(rows(), 6, distance_at_90pct=2.0)
+    l2 = set_first(l2, 3, success=False, rejected=True, distance=INF, distance_at_90pct=INF)
+    linf = rows(norm=np.full(20, "linf"), distance=2 * rows()["distance"], distance_at_90pct=2 * rows()["distance"])
+    every = concatenate(l2, set_first(linf, 1, distance=NAN))
+    checks = ResultChecks()
+    for first in range(0, 20, 7):
+        shard = (every["id"] >= first) & (every["id"] < first + 7)
+        checks.add({name: column[shard] for name, column in every.items()})
+    expected = check_results(every)
+    assert {finding.code for finding in expected} == {"inconsistent-rows", "rejected", "norms-out-of-order"}
+    assert [replace(found, seen="") for found in checks.findings()] == [replace(found, seen="") for found in expected]
 
 
 def columns_of(margins: ma.Margins, attack: str) -> dict[str, Any]:

@@ -1,21 +1,20 @@
 """Whatever interrupts a measurement leaves complete shards only, and the same command resumes it: on the real CLI."""
 
-import resource
+import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from random import Random
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 import pytest
-from run_folders import ENVIRONMENT, call, command, content, temporary_files
+from command_line import ENVIRONMENT, Command
+from faults import crash_before_rename, limit_file_size
+from run_folders import call, command, content, data, temporary_files
+from run_models import TRAPPED
+from typer.testing import CliRunner
 
+from marginattack.cli import app
 from marginattack.storage.run_folder import RunFolder
 
 
@@ -28,84 +27,19 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_run_killed_ten_times_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    arguments, random = command(tmp_path, tmp_path / "run", model="slow"), Random(0)
-    began, kills, progress = time.monotonic(), 0, set()
-    while kills < 10:
-        process = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        finished = len(list(tmp_path.glob("run/margins/*/*.parquet")))
-        while len(list(tmp_path.glob("run/margins/*/*.parquet"))) == finished and process.poll() is None:
-            time.sleep(0.01)  # until the first new shard: then at a random moment
-        time.sleep(random.uniform(0.0, 0.4))
-        if process.poll() is not None:
-            break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        kills += 1
-        progress.add(len(list(tmp_path.glob("run/margins/*/*.parquet"))))
-        for file in tmp_path.glob("run/*/*/*.parquet"):
-            assert file.read_bytes()[-4:] == b"PAR1"  # complete
-        assert time.monotonic() - began < 400
-    assert kills == 10
-    assert len(progress) > 5
-    result = call(arguments)
-    assert result.returncode == 0, result.stderr
-    result = call(command(tmp_path, tmp_path / "other", model="slow"))
-    assert result.returncode == 0, result.stderr
-    assert content(tmp_path / "run") == content(tmp_path / "other")
-    assert temporary_files(tmp_path / "run") == []
-    ids = RunFolder(tmp_path / "run").table(["norm", "id"]).to_pydict()
-    assert sorted(zip(ids["norm"], ids["id"], strict=True)) == [(n, i) for n in ("l2", "linf") for i in range(64)]
-
-
-CRASH = """
-import os, sys
-left = int(sys.argv.pop(1))
-def replace(source, target, real=os.replace):
-    global left
-    left -= 1
-    if left < 0:
-        os._exit(137)
-    real(source, target)
-os.replace = replace
-from marginattack.cli import app
-app()
-"""
-
-
 @pytest.mark.parametrize("writes", [0, 2, 3, 30])
 def test_crash_before_a_rename_loses_nothing(complete: Path, tmp_path: Path, writes: int) -> None:
     arguments = command(complete.parent, tmp_path / "run")
-    crash = [sys.executable, "-c", CRASH, str(writes), *arguments[3:]]
-    assert call(crash).returncode == 137
+    assert call(arguments, first=partial(crash_before_rename, writes)).returncode == 137
     assert call(arguments).returncode == 0
     assert content(tmp_path / "run") == content(complete)
     assert temporary_files(tmp_path / "run") == []
 
 
-def test_interrupt_ends_with_130_and_the_run_resumes(complete: Path, tmp_path: Path) -> None:
-    arguments = command(complete.parent, tmp_path / "run", model="slow")
-    process = subprocess.Popen(arguments, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    while not list(tmp_path.glob("run/margins/*/*.parquet")):
-        time.sleep(0.01)
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "marginattack: Interrupted. Run the same command again to resume.\n"
-    assert temporary_files(tmp_path / "run") == []
-    assert call(arguments).returncode == 0
-
-
 def test_full_disk_is_one_line_and_the_run_resumes(complete: Path, tmp_path: Path) -> None:
     arguments = command(complete.parent, tmp_path / "run")
-    limit = 9_000  # bytes per file: the manifest and the margins fit, the images do not
-
-    def small_files() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    result = call(arguments, preexec_fn=small_files)
+    # The manifest and the margins fit, the images do not.
+    result = call(arguments, first=partial(limit_file_size, 9_000))
     assert result.returncode == 2
     assert result.stderr.startswith("marginattack: the disk is full: File too large. Finished results are kept")
     assert result.stderr.count("\n") == 1
@@ -124,9 +58,58 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(complete: Path, tmp_pa
         assert found.sort_by(order).column(name).to_pylist() == expected.sort_by(order).column(name).to_pylist()
 
 
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A run of four shards; on sample 20, in shard 2, the model fails or hangs while it is measured."""
+    arrays = dict(np.load(data(tmp_path / "all.npz", 32)))
+    arrays["x"][20, 0, 0, 0] = TRAPPED
+    np.savez(tmp_path / "data-32.npz", **arrays)
+    monkeypatch.setenv("TRAP", str(tmp_path / "run/manifest.json"))
+    monkeypatch.setenv("SESSION", "1")
+    arguments = command(tmp_path, tmp_path / "run", "--batch", "4", model="trapped", n=32)
+    position = arguments.index("linf")
+    return [*arguments[: position - 1], *arguments[position + 1 :]]
+
+
+def test_error_in_the_model_is_one_line_and_the_run_resumes(
+    trap: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [*trap[3:], "--shard", "11"]  # the sample is not among the first, on which the model is tried
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "marginattack: the model fails on sample 20 (batch: samples 19 to 21, shape (3, 3, 6, 6)): "
+        "RuntimeError: no kernel for these pixels; finished shards are kept; run the same command again to resume\n"
+    )
+    assert len(list(tmp_path.glob("run/margins/*/*.parquet"))) == 1
+    monkeypatch.setenv("TRAP", "disarmed")
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+
+
+def test_shard_that_hangs_is_named_tried_last_and_then_left_out(
+    trap: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for session, finished in ((1, 2), (2, 3)):
+        marks = {"TRAP": os.environ["TRAP"], "SESSION": str(session), "HANG": "1"}
+        result = call([*trap, "--shard-timeout", "4"], env={**ENVIRONMENT, **marks})
+        assert result.returncode == 2
+        assert result.stderr == (
+            "marginattack: the model hangs on samples 16 to 23 (marginattack l2, shard 2): no result within 4 s "
+            "(--shard-timeout); finished shards are kept; run the same command again to resume\n"
+        )
+        assert len(list(tmp_path.glob("run/margins/*/*.parquet"))) == finished
+    monkeypatch.setenv("SESSION", "4")
+    last = CliRunner().invoke(app, trap[3:])
+    assert last.exit_code == 1
+    named = "grave: shards-set-aside (8 of 32): shards failed repeatedly: marginattack l2 shard 2, samples 16 to 23 (no"
+    assert named in last.stderr
+    assert RunFolder(tmp_path / "run").manifest["failed_shards"][0]["ids"] == [*range(16, 24)]
+    assert CliRunner().invoke(app, trap[3:]).exit_code == 2  # it is tried again, and fails instead
+
+
 def test_second_process_on_a_folder_is_refused(complete: Path, tmp_path: Path) -> None:
     arguments = command(complete.parent, tmp_path / "run", model="slow")
-    first = subprocess.Popen(arguments, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = Command(arguments)
     while not (tmp_path / "run" / "manifest.json").exists():
         time.sleep(0.01)
     second = call(arguments)
@@ -173,7 +156,8 @@ def test_lost_images_are_computed_again(complete: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(complete, run)
     (run / "images/marginattack-l2/part-00003.parquet").unlink()
-    assert call(command(complete.parent, run)).returncode == 0
+    result = call(command(complete.parent, run))
+    assert result.returncode == 0
     assert content(run) == content(complete)
 
 
@@ -187,21 +171,3 @@ def test_resumed_run_keeps_its_batch_size(complete: Path, tmp_path: Path) -> Non
     assert before.items() <= after.items()
     first, second = RunFolder(tmp_path / "run").manifest["sessions"]
     assert first["batch"] == second["batch"]
-
-
-@pytest.mark.parametrize("column", ["distance", "prediction", "input"])
-def test_modified_row_is_found(complete: Path, tmp_path: Path, column: str) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(complete, run)
-    file = run / "margins/marginattack-l2/part-00003.parquet"
-    table = pq.ParquetFile(file).read()
-    values = table.column(column).to_pylist()
-    change: dict[str, Callable[[Any], Any]] = {
-        "distance": lambda d: 0.9 * d, "prediction": lambda k: (k + 1) % 4, "input": lambda text: text[::-1],
-    }  # fmt: skip
-    values[1] = change[column](values[1])
-    where = table.schema.get_field_index(column)
-    pq.write_table(table.set_column(where, table.schema.field(column), pa.array(values)), file)
-    result = call(command(complete.parent, run))
-    assert result.returncode == 1
-    assert "grave: stored-rows-fail (1 of 128)" in result.stderr

@@ -44,3 +44,22 @@ def test_distance_is_infinite_without_an_adversarial_grid_point(digits: tuple[Te
         points, distance = search_lattice(session, session.validate(images, labels), images, ma.L2)
     assert torch.isinf(distance).all()
     assert points.equal((images * 255).round().to(torch.uint8))
+
+
+class Undefined(nn.Module):
+    """Two classes that meet where the first pixel is 153/255; NaN on the grid just behind that boundary."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        level = 255 * images.flatten(1)[:, :1]
+        undefined = ((level - level.round()).abs() < 1e-3) & (level > 152.5) & (level < 156.5)
+        return torch.where(undefined, torch.nan, torch.cat([153 - level, level - 153], dim=1))
+
+
+def test_candidates_with_nan_logits_are_skipped() -> None:
+    images, adversarial = torch.full((1, 4), 127.6 / 255), torch.full((1, 4), 127.6 / 255)
+    adversarial[0, 0] = 153.2 / 255
+    with open_session(ma.Classifier(Undefined())) as session:
+        batch = session.validate(images, torch.tensor([0]))
+        points, distance = search_lattice(session, batch, adversarial, ma.L2)
+    assert 157 <= int(points[0, 0]) <= 160
+    assert torch.allclose(distance, (points / 255 - images).double().norm(dim=1))

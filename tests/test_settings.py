@@ -47,6 +47,19 @@ def test_settings_are_frozen_and_read_back_as_printed(tmp_path: Path) -> None:
     assert tomllib.loads(as_toml(settings))["attack"] == {"marginattack": {"moves": 30}}
 
 
+@pytest.mark.parametrize("form", ["model.trust_pickle = true", "[model]\nsource = 'zoo:mnist-cnn'\ntrust_pickle = 1"])
+def test_a_file_cannot_grant_trust(tmp_path: Path, form: str) -> None:
+    (tmp_path / "run.toml").write_text(form)
+    with pytest.raises(
+        InputError, match=r"run\.toml sets model\.trust_pickle, which only the command line can grant: add"
+    ):
+        read_settings(tmp_path / "run.toml", [], FLAGS)
+    for assignments, more in ((["model.trust_pickle=true"], {}), ([], {"model.trust_pickle": True})):
+        assert read_settings(tmp_path / "run.toml", assignments, {**FLAGS, **more}).model.trust_pickle
+    (tmp_path / "run.toml").write_text("model.trust_pickle = false")
+    assert not read_settings(tmp_path / "run.toml", [], FLAGS).model.trust_pickle
+
+
 BAD = {
     "bugdet=3": "no setting named bugdet: choose from model, data, norms",
     "data.limits=3": "no setting named data.limits: choose from source, labels",

@@ -1,4 +1,10 @@
-"""Errors of the package, and error messages in one line. Imports nothing but the standard library."""
+"""Errors of the package, and error messages in one line, without keys. Imports nothing but the standard library."""
+
+import os
+import re
+
+SECRET = re.compile(r"secret|token|passw|credential|signature|(api|access|account|private)[_-]?key", re.IGNORECASE)
+MIN_SECRET = 8  # characters of a value in the environment that is worth hiding
 
 
 class MarginAttackError(Exception):
@@ -33,10 +39,22 @@ class MissingDependencyError(MarginAttackError, ModuleNotFoundError):
 
 def one_line(error: BaseException) -> str:
     """The message of an exception without line breaks, cut to 200 characters."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(redact(str(error)).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def describe(error: BaseException) -> str:
     """The type of an exception and its message, in one line."""
     return f"{type(error).__name__}: {one_line(error)}" if str(error).strip() else type(error).__name__
+
+
+def redact(text: str) -> str:
+    """Hide keys in a text: user:key@ and query values of addresses, name=key, and secrets of the environment."""
+    text = re.sub(r"((?:s3|gs):/+)[^\s@/]*@", r"\1***@", text)
+    text = re.sub(r"(?<=:/)(/?)[^\s@/]*:[^\s]*@", r"\1***@", text)
+    text = re.sub(r"([?&][\w.-]+=)[^&\s'\"]+", r"\1***", text)
+    text = re.sub(rf"((?:{SECRET.pattern})[\w-]*=)[^\s'\"&]+", r"\1***", text, flags=re.IGNORECASE)
+    for name, value in os.environ.items():
+        if len(value) >= MIN_SECRET and SECRET.search(name) and not os.path.exists(value):  # a path is no secret
+            text = text.replace(value, "***")
+    return text

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from marginattack.errors import InputError
+from marginattack.storage.contract import COLUMNS, find_wrong_column, find_wrong_images
 from marginattack.storage.parquet import make_column, read_column, read_metadata, read_table, write_table
 from marginattack.storage.paths import StoragePath, parse_path
 from marginattack.storage.run_folder import RunFolder
 
-FORMAT = 3
+FORMAT = 4
+DIGESTS_SINCE = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,7 +40,8 @@ class Margins:
         backwards: (n,) backward passes of the attack.
         rejected: (n,) bool, found but not adversarial when verified.
         distance_at_90pct: (n,) float64, the best distance when about 90 % of the passes were spent.
-        settings: what the margins were measured with: attack, budget, seed, bounds, versions.
+        settings: what the margins were measured with: attack, budget, seed, bounds, versions; for a randomised model
+            the fields of ``Randomized`` under "randomized".
 
     Example:
         >>> import torch
@@ -69,6 +72,7 @@ class Margins:
     def __repr__(self) -> str:
         s = self.summary()
         shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
+        shares += ", randomized" if self.settings.get("randomized") else ""
         return f"Margins({self.norm}, n={s['n']}, {shares})"
 
     @property
@@ -237,11 +241,22 @@ class Margins:
         except FileNotFoundError:
             raise InputError(f"{path} does not exist: {hint}") from None
         about = read_metadata(table)
-        if about.get("format", 0) > FORMAT:
-            formats = f"format {about['format']}, this version reads formats up to {FORMAT}"
+        if isinstance(stored := about.get("format"), int) and stored > FORMAT:
+            formats = f"format {stored}, this version reads formats up to {FORMAT}"
             raise InputError(f"{path} has {formats}: update marginattack")
-        if "norm" not in about:
-            raise InputError(f"{path} is not a margins file: {hint}")
+        if problem := _find_problem(about, table):
+            raise InputError(f"{path} {problem}: {hint}")
         shapes = {"adversarial": about["shape"]}
         columns = {name: read_column(table, name, shapes.get(name, ())) for name in Margins.columns()}
         return Margins(norm=about["norm"], settings=about["settings"], **columns)
+
+
+def _find_problem(about: dict[str, Any], table: Any) -> str | None:
+    """Why this is not a complete margins file; None if it is."""
+    kinds = {"format": int, "norm": str, "shape": list, "settings": dict}
+    if any(not isinstance(about.get(name), kind) for name, kind in kinds.items()):
+        return "is not a margins file"
+    if about["format"] >= DIGESTS_SINCE and "digest" not in about:
+        return "is damaged (it has no digest)"
+    columns = {name: COLUMNS[name] for name in Margins.columns() if name != "adversarial"}
+    return find_wrong_column(table, columns) or find_wrong_images(table, ["adversarial"], about["shape"])

@@ -1,6 +1,7 @@
 """measure(): batches → attack → verification → Margins."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -10,9 +11,10 @@ from marginattack.attacks import ATTACKS, Attack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
 from marginattack.core.norms import Norm, as_norm
+from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError
-from marginattack.execution.memory import out_of_memory
+from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import choose_precision
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins
@@ -22,14 +24,15 @@ def measure(
     model: nn.Module | Classifier | Session, images: Any, labels: Any, norm: Norm | str = "l2", *,
     attack: Attack | str | None = None, bounds: Bounds | None = None, budget: int | None = None, targets: Any = None,
     seed: int = 0, ids: Any = None, batch: int = 256, search: str = "float32", compiled: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] | None = None, randomized: bool | Randomized = False, eot: int | None = None,
 ) -> Margins:  # fmt: skip
     r"""Measure the distance of each input to the decision boundary, and find the adversarial input that shows it.
 
     .. math:: \min_x \|x - x_0\| \quad \text{s.t.} \quad \arg\max_i l_i(x) \ne y, \; x \in [lo, hi]^d
 
     Inputs that are misclassified as they are have distance 0 and cost nothing. Each adversarial input is verified on
-    the plain model in another batch; one that fails, also 0.1 % further out, is reported as not found.
+    the plain model in another batch; one that fails, also 0.1 % further out, is reported as not found. The model runs
+    in eval mode, frozen and without autocast, and is restored afterwards; several threads may measure it at once.
 
     Args:
         model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
@@ -40,19 +43,24 @@ def measure(
         bounds: Lower and upper bound of the inputs; (0, 1) unless stated.
         budget: Forwards + backwards per sample, never exceeded. ``Race`` spends all of it, and 400 where none is given.
         targets: For each input the class to reach; any wrong class unless stated.
-        seed: Random draws belong to (seed, sample), so results do not depend on ``batch``.
+        seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
         ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
         batch: How many inputs are attacked at a time; halved, down to one, when memory runs out.
         search: The precision in which ``Race`` searches, with 200 passes or more: "float32", "tf32" or "bf16"; what it
-            finds is confirmed and polished in float32. "auto": the fastest that loses less than 0.1 % on a few inputs.
+            finds is confirmed and polished in float32. Low precisions round more, and differently in each batch.
+            "auto": the fastest that loses less than 0.1 % on a few inputs.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.
         progress: Called with the number of samples done.
+        randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details.
+            Adversarial then means misclassified with probability above 1/2, which fresh draws confirm.
+        eot: Draws per query of a randomised model, each counted as a pass; 10 unless stated.
 
     Returns:
         One row per sample: distance, adversarial input, labels, passes spent.
 
     Raises:
-        InputError: An argument makes no sense, or the model cannot be measured.
+        InputError: An argument makes no sense, or the model cannot be measured, for example because its logits vary
+            between forwards or with the batch.
 
     Example:
         >>> import marginattack as ma
@@ -69,7 +77,8 @@ def measure(
         raise InputError(f"budget is {budget}: it counts forwards + backwards per sample, so give at least 1")
     if batch < 1:
         raise InputError(f"batch is {batch}: it must be at least 1")
-    with open_session(_as_classifier(model, bounds, batch, search, compiled)) as session:
+    rule = as_randomized(randomized, eot)
+    with open_session(_as_classifier(model, bounds, batch, search, compiled, rule)) as session:
         samples = session.validate(images, labels, targets, ids)
         if search == "auto":
             session = session.configure(search=choose_precision(session, samples, norm, attack, budget))
@@ -83,11 +92,15 @@ def measure_samples(
     progress: Callable[[int], None] | None,
 ) -> tuple[Margins, Session]:  # fmt: skip
     """Measure validated samples, ``batch`` at a time; also return the session with the batch size that fitted."""
-    classifier = session.classifier
+    classifier, rule = session.classifier, session.randomized
+    if rule is not None and budget is not None and budget < 4 * rule.eot:
+        needed = f"two gradients of {rule.eot} draws take {4 * rule.eot} passes"
+        raise InputError(f"budget is {budget}, but {needed}: raise the budget, or lower eot")
     settings = {
         "attack": repr(attack), "budget": budget, "seed": seed, "targeted": samples.targets is not None,
         "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],
         "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
+        **({} if rule is None else {"randomized": asdict(rule)}),
     }  # fmt: skip
     parts, used = [], session
     for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
@@ -110,14 +123,18 @@ def as_attack(attack: Any) -> Attack:
 
 
 def _as_classifier(
-    model: nn.Module | Classifier | Session, bounds: Bounds | None, batch: int, search: str, compiled: bool
-) -> Classifier | Session:
+    model: nn.Module | Classifier | Session, bounds: Bounds | None, batch: int, search: str, compiled: bool,
+    rule: Randomized | None,
+) -> Classifier | Session:  # fmt: skip
     """What was given, or a classifier with these settings."""
     if not isinstance(model, Classifier | Session):
-        search = "float32" if search == "auto" else search
-        return Classifier(model, bounds=bounds, batch_size=batch, search=search, compiled=compiled)
-    for name, given in (("bounds", bounds is not None), ("search", search != "float32"), ("compiled", compiled)):
-        if given:
+        search = "float32" if search == "auto" and rule is None else search
+        return Classifier(
+            model, bounds=bounds, batch_size=batch, search=search, compiled=compiled, randomized=rule or False
+        )
+    given = {"bounds": bounds is not None, "search": search != "float32", "compiled": compiled, "randomized": rule}
+    for name, stated in given.items():
+        if stated:
             raise InputError(f"{name} is given twice: pass it to the Classifier alone")
     return model
 
@@ -149,18 +166,14 @@ def _measure_batch(
     session: Session, batch: Batch, norm: Norm, attack: Attack, budget: int | None, seed: int
 ) -> dict[str, Tensor]:
     """One batch, as the columns of Margins."""
-    logits = session.logits(batch.images, batch.ids)
-    prediction = logits.argmax(1)
-    wrong = batch.reached(prediction)
-    label = prediction.clone()
-    success = wrong.clone()
-    if bool(wrong.any()):  # what is misclassified as it is, is verified too
-        success[wrong], label[wrong] = session.verify(batch.select(wrong), batch.images[wrong])
+    session.seed_draws(seed, batch.ids)
+    logits, prediction, wrong, success, label = session.classify(batch)
+    confidence = logits.double().softmax(1).gather(1, prediction[:, None])[:, 0]
     n, float64 = len(batch), torch.float64
     columns = {
         "distance": torch.where(wrong & ~success, torch.inf, torch.zeros(n, dtype=float64)),
         "adversarial": batch.images.clone(), "success": success, "label": batch.labels, "prediction": prediction,
-        "confidence": logits.double().softmax(1).amax(1), "adversarial_label": torch.where(success, label, prediction),
+        "confidence": confidence, "adversarial_label": torch.where(success, label, prediction),
         "forwards": torch.zeros_like(label), "backwards": torch.zeros_like(label), "rejected": wrong & ~success,
         "distance_at_90pct": torch.zeros(n, dtype=float64),
     }  # fmt: skip

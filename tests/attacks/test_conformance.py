@@ -38,21 +38,21 @@ ATTACKS: dict[str, type[Attack]] = {**attacks.ATTACKS, "rays": SCOPE["Rays"]}
 D = 12  # coordinates of the inputs, in every shape below
 RADIUS = {"l1": 6.0, "l2": 2.0, "linf": 0.6}  # of fixed-radius attacks, in widths of the box: large enough for all
 QUICK: dict[str, Callable[[float], Attack]] = {
-    "race": lambda eps: attacks.Race(passes=80, most=300),
-    "marginattack": lambda eps: attacks.MarginAttack(moves=30, closing=6),
-    "fgsm": lambda eps: attacks.FGSM(scan=20, growth=1.3, halvings=6),
+    "race": lambda eps: attacks.Race(passes=50),
+    "marginattack": lambda eps: attacks.MarginAttack(moves=14, closing=4),
+    "fgsm": lambda eps: attacks.FGSM(scan=12, growth=1.6, halvings=3),
     "bim": lambda eps: attacks.BIM(eps=eps),
-    "pgd": lambda eps: attacks.PGD(eps=eps, steps=15, step=0.1, restarts=2),
-    "search": lambda eps: attacks.Search(attack=attacks.PGD(steps=8, step=0.2), levels=4),
-    "daa": lambda eps: attacks.DAA(eps=eps, steps=12, step=0.1, particles=3),
-    "logit-difference": lambda eps: attacks.LogitDifferenceAttack(eps=eps, steps=12, step=0.1),
-    "deepfool": lambda eps: attacks.DeepFool(steps=20),
-    "cw": lambda eps: attacks.CarliniWagner(searches=3, steps=30, rate=0.1, initial=1.0),
-    "lbfgs": lambda eps: attacks.LBFGS(growths=6, bisections=2, steps=8),
+    "pgd": lambda eps: attacks.PGD(eps=eps, steps=10, step=0.15, restarts=2),
+    "search": lambda eps: attacks.Search(attack=attacks.PGD(steps=5, step=0.3), levels=3),
+    "daa": lambda eps: attacks.DAA(eps=eps, steps=8, step=0.15, particles=3),
+    "logit-difference": lambda eps: attacks.LogitDifferenceAttack(eps=eps, steps=8, step=0.15),
+    "deepfool": lambda eps: attacks.DeepFool(steps=12),
+    "cw": lambda eps: attacks.CarliniWagner(searches=2, steps=15, rate=0.2, initial=3.0),
+    "lbfgs": lambda eps: attacks.LBFGS(growths=5, bisections=1, steps=6),
     "jsma": lambda eps: attacks.JSMA(theta=0.5),
     "one-pixel": lambda eps: attacks.OnePixel(pixels=4, population=60, generations=8),
-    "boundary": lambda eps: attacks.Boundary(steps=20, directions=60),
-    "rays": lambda eps: ATTACKS["rays"](rays=30, halvings=5),  # type: ignore[call-arg]
+    "boundary": lambda eps: attacks.Boundary(steps=8, directions=60),
+    "rays": lambda eps: ATTACKS["rays"](rays=12, halvings=4),  # type: ignore[call-arg]
 }
 EACH = [(name, norm) for name, attack in ATTACKS.items() for norm in attack.norms]
 GRADIENT_FREE = {"one-pixel", "boundary", "rays"}
@@ -200,26 +200,22 @@ def test_another_package_can_add_an_attack(tmp_path: Path) -> None:
 
 @each
 @pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [((D,), torch.float32), ((D,), torch.float64), ((4, 3), torch.float64), ((3, 2, 2), torch.float32)],
-    ids=["features", "float64", "sequence", "image"],
-)
-def test_results_are_valid(name: str, norm: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    of = case(shape=shape, dtype=dtype)
+    ("shape", "dtype", "bounds", "hidden"),
+    [
+        ((D,), torch.float32, (0.0, 1.0), 0), ((4, 3), torch.float64, (-1.0, 1.0), 8),
+        ((3, 2, 2), torch.float32, (0.0, 255.0), 8),
+    ],
+    ids=["features", "sequence", "image"],
+)  # fmt: skip
+def test_results_are_valid(
+    name: str, norm: str, shape: tuple[int, ...], dtype: torch.dtype, bounds: tuple[float, float], hidden: int
+) -> None:
+    of = case(shape=shape, dtype=dtype, bounds=bounds, hidden=hidden)
     m = of.measure(name, norm)
     assert bool(m.success.all())
     assert bool((m.distance > 0).all())
     assert m.adversarial.dtype == dtype
     assert m.adversarial.shape == of.images.shape
-    check(of, m, norm)
-
-
-@each
-@pytest.mark.parametrize("bounds", [(-1.0, 1.0), (0.0, 255.0)], ids=str)
-def test_any_box(name: str, norm: str, bounds: tuple[float, float]) -> None:
-    of = case(bounds=bounds, hidden=8)
-    m = of.measure(name, norm)
-    assert bool(m.success.all())
     check(of, m, norm)
 
 
@@ -246,10 +242,10 @@ def test_the_budget_is_never_exceeded(name: str, norm: str, budget: int) -> None
 
 @each
 def test_an_ample_budget_changes_nothing(name: str, norm: str) -> None:
-    """Except for Race, which spends all of it, up to ``most``."""
+    """Except for Race, which spends all of it."""
     of = case(hidden=8)
     if name == "race":
-        for budget, spent in ((97, 97), (10**9, 300)):
+        for budget, spent in ((97, 97), (210, 210)):
             given = of.measure(name, norm, budget=budget)
             assert spent - 1 <= int((given.forwards + given.backwards).max()) <= spent
         return
@@ -262,7 +258,7 @@ def test_an_ample_budget_changes_nothing(name: str, norm: str) -> None:
 @each
 def test_a_seed_gives_the_same_result_in_any_batch(name: str, norm: str) -> None:
     of = case(hidden=8, n=3)
-    runs = [of.measure(name, norm, seed=3, batch=batch) for batch in (3, 3, 2, 1)]
+    runs = [of.measure(name, norm, seed=3, batch=batch) for batch in (3, 3, 2)]
     assert torch.equal(runs[0].adversarial, runs[1].adversarial)
     for other in runs[1:]:
         torch.testing.assert_close(other.adversarial, runs[0].adversarial, rtol=0, atol=1e-6)
@@ -279,9 +275,8 @@ def test_another_seed_gives_another_result() -> None:
 
 
 @each
-@pytest.mark.parametrize("hidden", [0, 8])
-def test_targets_are_reached(name: str, norm: str, hidden: int) -> None:
-    of = case(hidden=hidden)
+def test_targets_are_reached(name: str, norm: str) -> None:
+    of = case(hidden=8)
     targets = (of.labels + 1) % 3
     m = of.measure(name, norm, targets=targets)
     assert bool(m.success.all())

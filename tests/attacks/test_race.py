@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import marginattack as ma
+from marginattack.attacks.race.phases import CURVED
 from marginattack.sources.data import samples
+from marginattack.sources.networks import zoo
 
 
 class Scaled(nn.Module):
@@ -35,24 +37,32 @@ def digits(n: int = 12) -> tuple[Tensor, Tensor]:
 def test_units_of_pixels_and_logits_do_not_matter(norm: str, budget: int) -> None:
     x, y = digits()
     plain = ma.measure(Scaled(1.0, 1.0), x, y, norm, budget=budget).distance
-    for pixels, logits in ((256.0, 1.0), (1.0, 1024.0), (2.0**-6, 2.0**-12)):
+    for pixels, logits in ((256.0, 2.0**-12), (2.0**-6, 1024.0)):
         scaled = ma.measure(Scaled(pixels, logits), x * pixels, y, norm, bounds=(0, pixels), budget=budget).distance
         torch.testing.assert_close(scaled / pixels, plain, rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("norm", ["l0", "l1", "l2", "linf"])
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_more_passes_find_nearer_points(norm: str) -> None:
     x, y = digits(24)
-    means = [ma.measure(Scaled(1.0, 1.0), x, y, norm, budget=budget).distance.mean() for budget in (20, 100, 1500)]
-    assert means[0] > means[2]
-    assert means[1] > means[2] or norm == "l0"
+    means = [ma.measure(Scaled(1.0, 1.0), x, y, norm, budget=budget).distance.mean() for budget in (20, 100, 700)]
+    assert min(means[0], means[1]) > means[2]
+
+
+def test_fewer_coordinates_with_more_passes() -> None:
+    """And fewer than with the phases of the other norms; measured: 6.6, 6.3 and 8.1 on average."""
+    x, y = samples("mnist", 24)
+    model = zoo("mnist-cnn")
+    short, long = (ma.measure(model, x, y, "l0", budget=budget).distance.mean() for budget in (60, 400))
+    assert long < short
+    assert short < ma.measure(model, x, y, "l0", attack=ma.Race(sparse=CURVED), budget=60).distance.mean()
 
 
 def test_it_beats_marginattack_where_gradients_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite's network of k-winners-take-all layers, which is discontinuous; measured: 3 and 11 % nearer."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     model = importlib.import_module("networks").network("mnist-kwta")
-    x, _ = samples("mnist", 40)
+    x, _ = samples("mnist", 20)
     y = model(x).argmax(1)
     for norm in ("l2", "linf"):
         race, before = (
@@ -74,13 +84,13 @@ def test_a_random_start_leaves_flat_inputs() -> None:
     assert found.success.all()
 
 
-@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+@pytest.mark.parametrize("norm", ["l0", "l1", "l2", "linf"])
 def test_infinite_bounds(norm: str) -> None:
     x, y = digits()
     free = ma.measure(Scaled(1.0, 1.0), x, y, norm, bounds=(-torch.inf, torch.inf))
     boxed = ma.measure(Scaled(1.0, 1.0), x, y, norm)
     assert free.success.all()
-    assert free.distance.mean() < boxed.distance.mean()
+    assert free.distance.mean() < boxed.distance.mean() or norm == "l0"
 
 
 @pytest.mark.parametrize("setting", [{"passes": 0}, {"candidates": -1}])

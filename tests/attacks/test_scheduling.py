@@ -93,7 +93,7 @@ def test_interleaved_phases_find_and_spend_what_sequential_ones_do(
 
 @pytest.mark.parametrize("attack", [ALL_CURVED, ALL_NEAR_LINEAR], ids=["curved", "near-linear"])
 @pytest.mark.parametrize("norm", ["l2", "linf"])
-@pytest.mark.parametrize("budget", [60, 100, 199, 200, 400, 1300])
+@pytest.mark.parametrize("budget", [60, 100, 199, 200, 620])
 def test_a_run_spends_what_the_plan_says(attack: Race, norm: str, budget: int, phases_run: list[Any]) -> None:
     model = smooth()
     problem = pose(model, *inputs(model, n=4), norm=as_norm(norm), budget=budget)
@@ -165,14 +165,16 @@ def test_any_phase_may_be_left_out(phases: tuple[str, ...], budget: int) -> None
 def test_a_race_does_not_depend_on_the_batch(
     interleaved: bool, graphs_made: list[StandInGraph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor do its random starts, of which there is one with 620 passes; digit 18 has another profile than the two."""
+    """Nor do its random starts, of which there is one with 620 passes; the first sample has another profile."""
     monkeypatch.setattr(graphs, "can_capture", lambda points: interleaved)
-    images, labels = (part[17:20] for part in samples("mnist"))
-    together, alone = (
-        ma.measure(zoo("mnist-cnn-adv"), images, labels, "l2", budget=620, batch=batch) for batch in (3, 1)
-    )
+    network = smooth()
+    model = Function(lambda x: network(x) * (1 + 0.9 * torch.sin(20 * x.sum(1, keepdim=True))))
+    images, labels = inputs(model, n=3)
+    near_linear = Race().is_near_linear(pose(model, images, labels, budget=620))
+    assert near_linear.tolist() == [False, True, True]
+    together, alone = (ma.measure(model, images, labels, "l2", budget=620, batch=batch) for batch in (3, 1))
     assert bool(graphs_made) == interleaved
-    torch.testing.assert_close(together.distance, alone.distance, rtol=1e-3, atol=0)
+    torch.testing.assert_close(together.distance, alone.distance, rtol=1e-8, atol=0)
 
 
 def digits(n: int, name: str = "mnist-cnn") -> tuple[Classifier, Tensor, Tensor]:

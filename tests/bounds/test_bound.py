@@ -133,6 +133,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"batch": 0}, "batch is 0"),
     ({"upper": torch.ones(3)}, r"upper has shape \(3,\)"), ({"upper": torch.tensor([1.0, -1.0])}, "upper .* ≥ 0"),
     ({"bounds": (-float("inf"), float("inf"))}, "bounds are infinite and so is a margin"),
+    ({"model": ma.Classifier(nn.Flatten(), randomized=True)}, "the Classifier is randomised"),
     ({"model": nn.Softsign()}, "bounds do not cover"),
 ]  # fmt: skip
 

@@ -60,7 +60,7 @@ ONCE: list[Attack] = [QUICK, RANDOM, DeepFool(steps=4), ATTACKS["fgsm"]()]
 def test_counted_passes_are_those_of_the_model(attack: Attack, budget: int | None, batch_size: int) -> None:
     model, problem = counting(budget=budget, batch_size=batch_size)
     if isinstance(attack, ma.MarginAttack) and attack.radius:  # names must not change
-        problem.draws.uniform = lambda: torch.full_like(problem.x0, 0.5)  # type: ignore[method-assign]
+        problem.draws.uniform = lambda width=None: torch.full_like(problem.x0, 0.5)  # type: ignore[method-assign]
     problem.solve(attack)
     assert sum(model.forwards.values()) > 0
     check_counts(model, problem)

@@ -80,10 +80,10 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "wrong channels": (
         lambda: measure(nn.Conv2d(3, 4, 3), torch.rand(4, 1, 8, 8)), r"fails .* shape \(1, 8, 8\).*channels"),
     "statistics of the batch": (
-        lambda: measure(batch_normalised(3, 2)), "alone.*running statistics"),
+        lambda: measure(batch_normalised(3, 2)), "batch-dependent.*running statistics"),
     "statistics of the batch, one value per channel": (
-        lambda: measure(batch_normalised(6)), "alone.*running statistics"),
-    "random": (lambda: measure(after(lambda out: out + 9 * torch.randn_like(out))), "random"),
+        lambda: measure(batch_normalised(6)), "batch-dependent.*running statistics"),
+    "random": (lambda: measure(after(lambda out: out + 9 * torch.randn_like(out))), "random.*randomized=True"),
     "not a module": (lambda: measure(lambda x: x), "function, not a torch.nn.Module"),
     "not a module, in a Classifier": (lambda: ma.Classifier(MODEL.forward), "method, not a torch.nn.Module"),  # type: ignore[arg-type]
     "a tuple": (lambda: measure(after(lambda out: (out, out))), "returns a tuple, not a tensor of logits"),

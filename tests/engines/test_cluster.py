@@ -1,25 +1,22 @@
 """A real cluster of two nodes on this machine, and everything that can be killed during a run. Slow."""
 
 import contextlib
-import json
 import os
 import secrets
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import ENVIRONMENT
+from nodes import start_nodes, wait_until_ended
 from object_store import download, s3_server
 from processes import alive, below, command, listening
-from run_folders import ENVIRONMENT, call, content, temporary_files
+from run_folders import call, content, temporary_files
 from run_folders import command as measure
-from test_ray import RAY, environ, on_cluster, run, wait_until_ended
+from test_ray import RAY, environ, on_cluster, run
 
 from marginattack.storage.run_folder import RunFolder
 
@@ -27,31 +24,6 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginatta
 pytestmark = pytest.mark.slow
 
 SAMPLES = 320
-
-
-@contextmanager
-def two_nodes() -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
-    """Start a cluster; yield its address and processes, and the environment in which it can be reached."""
-    environment = {
-        **ENVIRONMENT, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    }  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="two-nodes-") as folder:
-        script = Path(__file__).parent / "two_nodes.py"
-        process = subprocess.Popen(
-            [sys.executable, str(script), folder], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        started: set[int] = set()
-        try:
-            about = json.loads(process.stdout.readline())
-            started = below(process.pid)
-            yield about, environment
-        finally:
-            started |= below(process.pid)
-            process.communicate(timeout=60)  # its input ends
-    wait_until_ended(started)
 
 
 def shards(run: Path) -> int:
@@ -74,7 +46,7 @@ def workers(raylets: list[int]) -> list[int]:
 
 def test_killed_worker_node_and_driver_lose_and_duplicate_no_row(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with two_nodes() as (cluster, environment):
+    with start_nodes(2) as (cluster, environment):
         arguments = measure(tmp_path, run, *RAY, "--address", cluster["address"], model="slow", n=SAMPLES)
         driver = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         until(lambda: shards(run) >= 3 and len(workers(cluster["raylets"])) == 2, driver)
@@ -163,7 +135,7 @@ def test_cluster_commits_to_an_object_store(tmp_path: Path) -> None:
 
 
 def test_cluster_with_another_token_is_refused_in_one_line(tmp_path: Path) -> None:
-    with two_nodes() as (cluster, environment):
+    with start_nodes(2) as (cluster, environment):
         arguments = measure(tmp_path, tmp_path / "run", *RAY, "--address", cluster["address"])
         stranger = {**environment, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         result = subprocess.run(arguments, env=stranger, capture_output=True, text=True, timeout=120, check=False)

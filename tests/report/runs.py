@@ -43,7 +43,8 @@ def _silent(what: str, total: int) -> Iterator[Any]:
 def made_up_run(
     path: Path, n: int, *, norms: tuple[str, ...] = ("l2", "linf"), attacks: tuple[str, ...] = ("marginattack",),
     classes: list[str] | int = 10, shape: tuple[int, ...] = (1, 8, 8), shard: int = 512, model: str = "made.py:up",
-    seed: int = 0, scale: float = 1.0, leave_out: int = 0, **change: Any,
+    seed: int = 0, scale: float = 1.0, leave_out: int = 0, identity: dict[str, Any] | None = None,
+    **change: Any,
 ) -> Path:  # fmt: skip
     """Write a run with n random results, without the last ``leave_out`` shards of each part."""
     names = classes if isinstance(classes, list) else None
@@ -62,7 +63,12 @@ def made_up_run(
         **change,
     }  # fmt: skip
     path.mkdir(parents=True, exist_ok=True)
-    store = RunFolder.create_or_resume(path, {"seed": seed, "model": model}, about)
+    identity = {
+        "seed": seed, "model": {"digest": digest}, "data": {"digest": "0" * 64, "n": n, "shape": list(shape)},
+        "norms": list(norms), "attacks": dict.fromkeys(attacks, ATTACK), "limit": None, "shuffle": None,
+        "only_correct": False, "budget": None, "shard": shard, "lattice": None, "target": None, **(identity or {}),
+    }  # fmt: skip
+    store = RunFolder.create_or_resume(path, identity, about)
     for part in parts:
         for number_, rows in list(enumerate(store.shards))[: len(store.shards) - leave_out]:
             columns, images = _shard(part, rows, number, shape, seed, scale)

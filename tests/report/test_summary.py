@@ -95,14 +95,14 @@ def test_not_found_counts_as_infinite(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_only_correct_runs_keep_their_accuracy(tmp_path: Path) -> None:
-    run = made_up_run(tmp_path / "run", 100, norms=("l2",))
-    store = RunFolder(run)
+    store = RunFolder(made_up_run(tmp_path / "every", 100, norms=("l2",)))
     columns, images = store.numeric_columns(store.parts[0], 0), store.images(store.parts[0], 0)
     right = columns["label"] == columns["prediction"]
     kept = {name: column[right] for name, column in columns.items()}
     kept["input"] = [f"{i:016x}" for i in kept["id"].tolist()]  # type: ignore[assignment]
     images = {name: tensor[right] for name, tensor in images.items() if name != "id"}
-    store.commit(store.parts[0], 0, kept, images, {"seen": 100, "right": int(right.sum())})
+    run = made_up_run(tmp_path / "run", 100, norms=("l2",), leave_out=1, identity={"only_correct": True})
+    RunFolder(run).commit(store.parts[0], 0, kept, images, {"seen": 100, "right": int(right.sum())})
     (series,) = read_runs([run])
     assert series.accuracy == float(right.double().mean()) < 1
     assert series.robust_accuracy(np.zeros(1))[0].accuracy == series.accuracy

@@ -1,21 +1,16 @@
 """Arrays in an .npz: read as written, row by row; nothing hostile is unpacked or executed."""
 
-import io
 import os
-import pickle
-import struct
 import subprocess
 import sys
 import textwrap
-import zipfile
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from data_helpers import RNG, Malicious, error_of, pixels, read_all
+from data_helpers import RNG, error_of, pixels, read_all
 
 from marginattack.errors import InputError
 from marginattack.sources.data import open_data
@@ -122,121 +117,8 @@ def test_a_file_that_is_truncated_while_it_is_read_is_named(tmp_path: Path) -> N
     np.savez(tmp_path / "a.npz", y=np.zeros(50, int), x=pixels(50, 9, 9))
     data = open_data(str(tmp_path / "a.npz"))
     os.truncate(tmp_path / "a.npz", 2000)
-    with pytest.raises(InputError, match=r"a\.npz: the file became shorter while it was read"):
+    with pytest.raises(InputError, match=r"a\.npz was changed while it was in use"):
         data.read([49])
-
-
-def npy(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
-    """The header of an .npy file."""
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})
-    return stream.getvalue()
-
-
-@pytest.fixture
-def unpacks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> None:
-        raise AssertionError("something was unpacked")
-
-    monkeypatch.setattr("shutil.copyfileobj", never)
-
-
-@pytest.mark.usefixtures("unpacks_nothing")
-def test_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
-    path, n = tmp_path / "bomb.npz", 1_200_000
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        zeros = bytes(2**20)
-        with archive.open("x.npy", "w", force_zip64=True) as stream:
-            stream.write(npy((n, 30, 30)))
-            for _ in range(n * 900 // 2**20):
-                stream.write(zeros)
-            stream.write(bytes(n * 900 % 2**20))
-        archive.writestr("y.npy", npy((n,), "|i1") + bytes(n))
-    assert path.stat().st_size < 8_000_000
-    assert "more than 100-fold and beyond 1 GiB, like a zip bomb" in error_of(path)
-
-
-@pytest.mark.usefixtures("unpacks_nothing")
-def test_zip_bomb_whose_header_is_small_is_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.npy", npy((2, 5, 5)) + bytes(50_000_000))
-        archive.writestr("y.npy", npy((2,), "|i1") + bytes(2))
-    assert "declares 50000128 bytes, but its shape (2, 5, 5) of uint8 needs 178" in error_of(tmp_path / "a.npz")
-
-
-@pytest.mark.usefixtures("unpacks_nothing")
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_other_compression_is_refused(tmp_path: Path, method: int) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w", method) as archive:
-        archive.writestr("x.npy", npy((2, 5, 5)) + bytes(50))
-        archive.writestr("y.npy", npy((2,), "|i1") + bytes(2))
-    assert "compressed by a method that numpy does not use" in error_of(tmp_path / "a.npz")
-
-
-@pytest.mark.usefixtures("unpacks_nothing")
-def test_an_endless_header_is_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31) + b" " * 20_000_000)
-        archive.writestr("y.npy", npy((2,), "|i1") + bytes(2))
-    assert "reading array header, expected 2147483648 bytes" in error_of(tmp_path / "a.npz")
-
-
-@pytest.mark.parametrize("actual", [10, 40_000_000])
-def test_false_sizes_are_detected(tmp_path: Path, actual: int) -> None:
-    """The archive declares what the array needs, but unpacks to less or more."""
-    path, declared = tmp_path / "a.npz", len(npy((2, 50, 50))) + 5000
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.npy", npy((2, 50, 50)) + bytes(actual))
-        archive.writestr("y.npy", npy((2,), "|i1") + bytes(2))
-    content = path.read_bytes()
-    true = struct.pack("<I", len(npy((2, 50, 50))) + actual)
-    assert content.count(true) == 2  # in the local header and in the central directory
-    path.write_bytes(content.replace(true, struct.pack("<I", declared)))
-    line = error_of(path)
-    assert (
-        "bytes that it declares: the file is broken or a zip bomb" in line
-        or "not a complete .npz file (Bad CRC-32" in line
-    )
-
-
-@pytest.mark.usefixtures("unpacks_nothing")
-def test_arrays_that_do_not_fit_the_disk_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.savez_compressed(tmp_path / "a.npz", x=pixels(9, 9, 9), y=np.arange(9))
-    monkeypatch.setattr("shutil.disk_usage", lambda _: Mock(free=100))
-    assert "set TMPDIR to a larger disk" in error_of(tmp_path / "a.npz")
-
-
-def test_a_stored_array_longer_than_the_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("y.npy", npy((2,), "|i1") + bytes(2))
-        archive.writestr("x.npy", npy((2, 500, 500)) + bytes(50))
-        archive.writestr("more.npy", bytes(100_000))
-    content = path.read_bytes()
-    declared = struct.pack("<I", len(npy((2, 500, 500))) + 500_000)
-    path.write_bytes(content.replace(struct.pack("<I", len(npy((2, 500, 500))) + 50), declared))
-    line = error_of(path)
-    assert "more than the file has" in line or "Overlapped entries" in line  # newer versions of zipfile see it too
-
-
-@pytest.mark.parametrize("key", ["x", "y", "layout"])
-def test_pickles_in_an_npz_are_not_executed(tmp_path: Path, key: str) -> None:
-    marker = tmp_path / "executed"
-    arrays: dict[str, Any] = {"x": pixels(2, 5, 5), "y": [0, 1], key: np.array([Malicious(marker)] * 2, dtype=object)}
-    np.savez(tmp_path / "a.npz", **arrays)
-    line = error_of(tmp_path / "a.npz")
-    assert "never unpickled" in line or "allow_pickle=False" in line
-    assert not marker.exists()
-    with np.load(tmp_path / "a.npz", allow_pickle=True) as trap:  # the pickle works
-        assert trap[key].dtype == object
-    assert marker.exists()
-
-
-def test_a_bare_pickle_named_npz_is_not_executed(tmp_path: Path) -> None:
-    marker = tmp_path / "executed"
-    (tmp_path / "a.npz").write_bytes(pickle.dumps(Malicious(marker)))
-    assert "not a complete .npz file" in error_of(tmp_path / "a.npz")
-    assert not marker.exists()
 
 
 @pytest.mark.parametrize(("save", "few"), [(np.savez, 5_000), (np.savez_compressed, 2_000)])

@@ -2,8 +2,6 @@
 
 import copy
 import importlib
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torchvision_stub
-from model_helpers import assert_refused, linear
+from model_helpers import assert_refused, assert_same_model
 from torch import Tensor, nn
 
 from marginattack.core.classifier import Classifier
@@ -78,29 +76,6 @@ def export(model: nn.Module, path: Path, batch: int = 4, dynamic: Any = None, ch
     return str(path)
 
 
-def assert_same_model(source: str, model: nn.Module, *, shape: tuple[int, ...] = (3, 8, 8), **settings: Any) -> Any:
-    """Open a source, and compare logits and gradients with its model for batches of 1, 3 and 7."""
-    opened = open_model(source, **settings)
-    assert not opened.module.training
-    for n in (1, 3, 7):
-        images = torch.rand(n, *shape, requires_grad=True)
-        same = images.detach().clone().requires_grad_()
-        got, expected = opened.module(images), model(same)
-        assert got.shape == expected.shape
-        assert torch.allclose(got, expected, atol=1e-5)
-        weights = torch.rand_like(expected)
-        (got * weights).sum().backward()
-        (expected * weights).sum().backward()
-        assert images.grad is not None
-        assert same.grad is not None
-        assert same.grad.any()
-        assert torch.allclose(images.grad, same.grad, atol=1e-5)
-    return opened
-
-
-# The zoo and Python factories ---------------------------------------------------------------------------------------
-
-
 def test_zoo(network: nn.Module) -> None:
     opened = assert_same_model("zoo:mnist-cnn", network, shape=(1, 28, 28))
     assert opened.name == "zoo:mnist-cnn"
@@ -110,105 +85,12 @@ def test_zoo(network: nn.Module) -> None:
     assert_refused("no zoo model named 'vgg': choose one of mnist-cnn", "zoo:vgg")
 
 
-FACTORY = """
-    import torch
-    from torch import nn
-    from helper_of_factory import WIDTH
-
-    class Net(nn.Sequential):
-        pass
-
-    def make():
-        torch.manual_seed(3)
-        return Net(nn.Flatten(), nn.Linear(12, WIDTH), nn.Dropout(0.5))
-
-    def broken():
-        raise KeyError("no weights\\nhere")
-
-    def number():
-        return 3
-
-    def leaving():
-        raise SystemExit(1)
-
-    def wanting(weights):
-        return nn.Linear(2, 2)
-
-    def bare():
-        return nn.Flatten()
-
-    value = 7
-"""
-
-
-@pytest.fixture
-def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "my net.py").write_text(textwrap.dedent(FACTORY))
-    (tmp_path / "my_package").mkdir()
-    (tmp_path / "my_package" / "__init__.py").write_text("")
-    (tmp_path / "my_package" / "nets.py").write_text(textwrap.dedent(FACTORY))
-    (tmp_path / "helper_of_factory.py").write_text("WIDTH = 5\n")
-    for name in ("helper_of_factory", "my_package", "my_package.nets"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    importlib.invalidate_caches()
-    return str(tmp_path / "my net.py")
-
-
-def test_factory_in_a_file_with_its_neighbours(factory: str) -> None:
-    path = list(sys.path)
-    opened = assert_same_model(f"{factory}:make", linear(), shape=(3, 2, 2))
-    assert opened.was_training
-    assert sys.path == path
-
-
-def test_factory_in_a_package_of_the_working_folder(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(factory).parent)
-    assert_same_model("my_package.nets:make", linear(), shape=(3, 2, 2))
-    assert_same_model("my net.py:make", linear(), shape=(3, 2, 2))
-    assert_refused("no module named my_package.nots", "my_package.nots:make")
-
-
-def test_broken_factories(factory: str, tmp_path: Path) -> None:
-    assert_refused(r"factory .*:broken fails: KeyError: .no weights", f"{factory}:broken")
-    assert_refused("fails: SystemExit: 1", f"{factory}:leaving")
-    assert_refused("fails: TypeError: .*missing 1 required positional argument", f"{factory}:wanting")
-    assert_refused("returns int: it must return a torch.nn.Module", f"{factory}:number")
-    assert_refused("has no factory 'value': .*make, broken", f"{factory}:value")
-    assert_refused("has no factory 'nothing'", f"{factory}:nothing")
-    assert_refused("no file .*absent.py", f"{tmp_path}/absent.py:make")
-    assert_refused(r"name the function that builds the model, .*\.py:factory", factory)
-    (tmp_path / "bad.py").write_text("def make(:\n")
-    assert_refused("bad.py fails to run: SyntaxError", f"{tmp_path}/bad.py:make")
-    assert_refused("no module named no_such_module_at_all", "no_such_module_at_all:make")
-    (tmp_path / "needs.py").write_text("import no_such_module_at_all\n")
-    assert_refused("needs.py fails to run: ModuleNotFoundError", f"{tmp_path}/needs.py:make")
-
-
-def test_a_factory_of_a_module_without_parameters(factory: str) -> None:
-    opened = open_model(f"{factory}:bare", normalize="0.5/0.25")
-    assert opened.module(torch.full((2, 3, 1, 1), 1.0)).tolist() == [[2.0] * 3] * 2
-
-
-def test_the_digest_depends_on_the_weights_and_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "a.py"
-    text = "import torch\ndef make():\n    torch.manual_seed({})\n    return torch.nn.Linear(2, 2)\n"
-    digests = []
-    for source in (text.format(0), text.format(0), text.format(1), text.format(0) + "# a change\n"):
-        file.write_text(source)
-        digests.append(open_model(f"{file}:make").digest)
-    assert digests[0] == digests[1]
-    assert len(set(digests)) == 3
-    assert (
-        open_model(f"{file}:make", normalize="0.5/0.5", resize=3).digest == digests[3]
-    )  # preprocessing is recorded separately
-
-
 # Preprocessing ------------------------------------------------------------------------------------------------------
 
 
 def test_preprocessing_is_part_of_the_module(small: nn.Module, tmp_path: Path) -> None:
     source = export(small, tmp_path / "m.pt2", dynamic=({0: torch.export.Dim("n")},))
-    opened = open_model(source, normalize="imagenet", resize=10, crop=8)
+    opened = open_model(source, trust_pickle=True, normalize="imagenet", resize=10, crop=8)
     mean, std = (torch.tensor(s).reshape(1, 3, 1, 1) for s in NORMALIZATIONS["imagenet"])
     images = torch.rand(3, 3, 20, 30, requires_grad=True)
     fitted = nn.functional.interpolate(images, (10, 15), mode="bilinear", antialias=True)[:, :, 1:9, 4:12]
@@ -221,32 +103,36 @@ def test_preprocessing_is_part_of_the_module(small: nn.Module, tmp_path: Path) -
     stated = {key: opened.preprocessing[key] for key in ("mean", "resize", "crop", "from")}
     assert stated == {"mean": [0.485, 0.456, 0.406], "resize": 10, "crop": 8, "from": "--normalize imagenet"}
     assert_refused("--normalize is 'imagenet1k'", source, normalize="imagenet1k")
-    assert_refused("--resize is 0", source, resize=0)
+    assert_refused("--resize is 0", source, resize=0, trust_pickle=True)
 
 
 # torch.export -------------------------------------------------------------------------------------------------------
 
 
 def test_pt2_with_a_dynamic_batch(small: nn.Module, tmp_path: Path) -> None:
-    opened = assert_same_model(export(small, tmp_path / "m.pt2", dynamic=({0: torch.export.Dim("n")},)), small)
+    opened = assert_same_model(
+        export(small, tmp_path / "m.pt2", dynamic=({0: torch.export.Dim("n")},)), small, trust_pickle=True
+    )
     assert opened.preprocessing["batch recorded"] == "any"
     assert not opened.was_training
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_pt2_with_a_fixed_batch(small: nn.Module, counted: nn.Module, tmp_path: Path, batch: int) -> None:
-    opened = assert_same_model(export(small, tmp_path / "free.pt2", batch), small)
+    opened = assert_same_model(export(small, tmp_path / "free.pt2", batch), small, trust_pickle=True)
     assert (opened.preprocessing["batch recorded"], opened.preprocessing["batch used"]) == (str(batch), "any")
-    opened = assert_same_model(export(counted, tmp_path / "counted.pt2", batch), small)
+    opened = assert_same_model(export(counted, tmp_path / "counted.pt2", batch), small, trust_pickle=True)
     assert (opened.preprocessing["batch recorded"], opened.preprocessing["batch used"]) == (str(batch), str(batch))
 
 
 def test_pt2_with_a_range_of_batches(small: nn.Module, tmp_path: Path) -> None:
-    assert_same_model(export(small, tmp_path / "m.pt2", dynamic=({0: torch.export.Dim("n", min=2, max=4)},)), small)
+    assert_same_model(
+        export(small, tmp_path / "m.pt2", dynamic=({0: torch.export.Dim("n", min=2, max=4)},)), small, trust_pickle=True
+    )
 
 
 def test_pt2_works_in_a_classifier_and_switches_modes(small: nn.Module, tmp_path: Path) -> None:
-    opened = open_model(export(small, tmp_path / "m.pt2"), normalize="0.5/0.5")
+    opened = open_model(export(small, tmp_path / "m.pt2"), trust_pickle=True, normalize="0.5/0.5")
     with open_session(Classifier(opened.module)) as session:
         assert session.validate(torch.rand(9, 3, 8, 8), torch.zeros(9, dtype=torch.int64)).classes == 5
     opened.module.train()
@@ -254,13 +140,13 @@ def test_pt2_works_in_a_classifier_and_switches_modes(small: nn.Module, tmp_path
 
 
 def test_pt2_refuses_images_of_another_size(small: nn.Module, tmp_path: Path) -> None:
-    opened = open_model(export(small, tmp_path / "m.pt2"))
+    opened = open_model(export(small, tmp_path / "m.pt2"), trust_pickle=True)
     with pytest.raises(InputError, match="takes inputs of 3×8×8, but these are 3×9×8: pass --resize"):
         opened.module(torch.rand(2, 3, 9, 8))
 
 
 def test_pt2_recorded_in_train_mode_is_detected(small: nn.Module, tmp_path: Path) -> None:
-    assert open_model(export(copy.deepcopy(small).train(), tmp_path / "m.pt2")).was_training
+    assert open_model(export(copy.deepcopy(small).train(), tmp_path / "m.pt2"), trust_pickle=True).was_training
 
 
 class Masked(nn.Module):
@@ -285,17 +171,17 @@ class ReturnsDict(nn.Module):
 
 
 def test_pt2_that_cannot_be_attacked(tmp_path: Path) -> None:
-    assert_refused("m.pt2 passes no gradient to its input", export(Masked(), tmp_path / "m.pt2"))
+    assert_refused("m.pt2 passes no gradient to its input", export(Masked(), tmp_path / "m.pt2"), trust_pickle=True)
     program = torch.export.export(TwoInputs(), (torch.rand(2, 3, 8, 8), torch.ones(1)))
     torch.export.save(program, tmp_path / "two.pt2")
-    assert_refused("takes 2 inputs", str(tmp_path / "two.pt2"))
+    assert_refused("takes 2 inputs", tmp_path / "two.pt2", trust_pickle=True)
     program = torch.export.export(nn.Embedding(3, 2), (torch.zeros(2, 3, dtype=torch.int64),))
     torch.export.save(program, tmp_path / "words.pt2")
-    assert_refused("takes torch.int64, shape .2, 3.", str(tmp_path / "words.pt2"))
+    assert_refused("takes torch.int64, shape .2, 3.", tmp_path / "words.pt2", trust_pickle=True)
 
 
 def test_pt2_that_returns_a_dict(tmp_path: Path) -> None:
-    opened = open_model(export(ReturnsDict(), tmp_path / "m.pt2"))
+    opened = open_model(export(ReturnsDict(), tmp_path / "m.pt2"), trust_pickle=True)
     images = torch.rand(3, 3, 8, 8)
     assert opened.module(images).equal(images.flatten(1)[:, :4])
 

@@ -15,6 +15,7 @@ import torch
 
 from marginattack.attacks.attack import Attack
 from marginattack.core.problem import Problem
+from marginattack.core.sharing import seeded
 from marginattack.errors import InputError
 
 
@@ -57,12 +58,16 @@ class Boundary(Attack):
         walk = foolbox.attacks.BoundaryAttack(
             steps=self.steps, spherical_step=self.spherical_step, source_step=self.source_step
         )
-        with torch.random.fork_rng([problem.x0.device] if problem.x0.is_cuda else []), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Foolbox warns if no noise is adversarial, which is a result here
-            torch.manual_seed(seed)
+        with seeded(
+            seed, problem.x0.device
+        ):  # silent: Foolbox warns if no noise is adversarial, which is a result here
             noise.run(model, problem.x0, label)
             if bool(torch.isfinite(problem.incumbent.distance)):
-                walk.run(model, problem.x0, label, starting_points=problem.incumbent.points)
+                try:
+                    walk.run(model, problem.x0, label, starting_points=problem.incumbent.points)
+                except ValueError as error:  # a randomised model may decide otherwise when it is queried again
+                    if "starting_points" not in str(error):
+                        raise
 
 
 class _Decisions:

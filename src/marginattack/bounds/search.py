@@ -78,6 +78,8 @@ def bound(
     start = time.monotonic()
     classifier = model if isinstance(model, Classifier | Session) else Classifier(model, bounds=bounds)
     with open_session(classifier) as session:
+        if session.randomized is not None:
+            raise InputError("the Classifier is randomised: bounds are about one function, so fix its random numbers")
         samples = session.validate(images, labels)
         graph = trace(session.classifier.model, samples.images[:PROBED].to(session.classifier.device))
         prediction = session.predict(samples.images)

@@ -22,7 +22,7 @@ ATTACK = "Attack: a name from `marginattack list attacks`, or preset:NAME. Repea
 PEER = "Attack of another library: advlib:ddn, foolbox:fmn, secml:ddn, … Repeatable."
 
 
-@setting_options("model", "data", "model.normalize", "model.trust_pickle", "device")
+@setting_options("model", "data", "model.normalize", "model.trust_pickle", "device", "max_gib")
 @one_line_errors()
 def bench(
     flags: dict[str, Any],
@@ -75,8 +75,8 @@ def _open(settings: Settings, limit: int) -> Iterator[tuple["Session", "Batch"]]
     from marginattack.sources.models import open_model
 
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    wanted, trust = settings.model, settings.model.trust_pickle
-    model = open_model(wanted.source, normalize=wanted.normalize, trust_pickle=trust, device=device)
-    data = open_data(settings.data.source, image_size=model.image_size, trust_pickle=trust)
+    wanted, trust, most = settings.model, settings.model.trust_pickle, settings.max_gib
+    model = open_model(wanted.source, normalize=wanted.normalize, trust_pickle=trust, device=device, max_gib=most)
+    data = open_data(settings.data.source, image_size=model.image_size, trust_pickle=trust, max_gib=most)
     with open_session(Classifier(model.module, batch_size=256)) as session:
         yield session, session.validate(*first_correct(session, data.read, len(data), limit))

@@ -1,5 +1,7 @@
 """What commands share: errors in one line, tables, and progress bars."""
 
+import os
+import select
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -8,20 +10,29 @@ from typing import Any, NoReturn
 
 import typer
 
+from marginattack.errors import redact
+
 LOG_INTERVAL = 60.0  # seconds
 
 
 @contextmanager
 def one_line_errors(*, resumable: bool = False) -> Iterator[None]:
-    """End the command with one line on stderr: exit code 2 for bad input, 130 for an interrupt. Also a decorator."""
+    """End the command with one line on stderr: exit code 2 for bad input, 130 for an interrupt. Also a decorator.
+
+    A reader that ends early, as in ``| head``, ends the command quietly.
+    """
     resume = " Run the same command again to resume." if resumable else ""
+    _prepare_streams()
     try:
         yield
+        sys.stdout.flush()
     except (ValueError, ModuleNotFoundError) as error:
         _fail(str(error), 2)
     except OSError as error:
         from marginattack.storage.files import is_disk_full
 
+        if isinstance(error, BrokenPipeError) and _output_is_closed():
+            raise  # typer ends the process quietly, with code 1
         if is_disk_full(error):
             _fail(f"the disk is full: {error.strerror or error}.{resume and ' Finished results are kept.'}{resume}", 2)
         path = f" {error.filename}" if error.filename else ""
@@ -30,8 +41,26 @@ def one_line_errors(*, resumable: bool = False) -> Iterator[None]:
         _fail(f"Interrupted.{resume}", 130)
 
 
+def _prepare_streams() -> None:
+    """Let closed streams discard what is written, and open ones escape what their encoding cannot express."""
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None:  # the file that is opened next would get its number, and with it what libraries print
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        else:
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _output_is_closed() -> bool:
+    """Whether nobody reads stdout or stderr any more."""
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        poll.register(stream.fileno(), 0)
+    return bool(poll.poll(0))
+
+
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"marginattack: {' '.join(message.split())}", file=sys.stderr)
+    print(f"marginattack: {' '.join(redact(message).split())}", file=sys.stderr)
     raise typer.Exit(code) from None
 
 

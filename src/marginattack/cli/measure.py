@@ -10,6 +10,7 @@ from typer import Exit, Option
 from marginattack.cli.common import one_line_errors, progress, show
 from marginattack.cli.options import AsJson, Config, Set, Unit, check_unit, setting_options
 from marginattack.runs.settings import as_toml, read_settings
+from marginattack.storage.paths import refuse_keys
 
 if TYPE_CHECKING:
     from marginattack.runs.engines.ray import Cluster
@@ -62,7 +63,7 @@ def measure(
         raise Exit(1)
 
 
-@setting_options("model*", "data*", "expect_accuracy", "device")
+@setting_options("model*", "data*", "expect_accuracy", "device", "randomized", "max_gib")
 @one_line_errors()
 def diagnose(flags: dict[str, Any], config: Config = None, set_: Set = None, as_json: AsJson = False) -> None:
     """Check a model and data set. Finds what makes margins meaningless or too large; exit code 1 if it is grave."""
@@ -85,6 +86,7 @@ def _make_cluster(engine: str, address: str | None, workers: int | None, gpus: f
     if engine == "ray":
         from marginattack.runs.engines.ray import Cluster
 
+        refuse_keys(address or "")
         return Cluster(address=address, workers=workers, gpus=gpus)
     if engine != "serial":
         raise ValueError(f"no engine named {engine!r}: choose from serial, ray")

@@ -47,12 +47,15 @@ class Budget:
     def charge(self, forwards: int, backwards: int) -> slice | Tensor:
         """Charge each active sample that can pay; return their rows on the device (a slice: all).
 
+        A sample that cannot pay is finished, as it would be alone in its batch, where BudgetExhausted ends the attack.
+
         Raises:
             BudgetExhausted: No active sample can pay.
         """
         rows = self.active[self.left[self.active] >= forwards + backwards]
         if len(rows) == 0:
             raise BudgetExhausted
+        self.active = rows
         self.spend(rows, forwards, backwards)
         if len(rows) == len(self.left):
             return slice(None)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.types import Logits
 from marginattack.errors import InputError
 
@@ -64,6 +65,8 @@ class Classifier:
         search: The precision in which ``Race`` searches: "float32", "tf32" or "bf16". What it finds is confirmed and
             refined in float32.
         compiled: Whether ``torch.compile`` compiles the model for full batches, on a GPU.
+        randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details. Such a
+            model is neither captured nor compiled, and searched in float32.
 
     Raises:
         InputError: The model is no ``nn.Module``, or another argument makes no sense.
@@ -77,7 +80,8 @@ class Classifier:
 
     def __init__(
         self, model: nn.Module, *, bounds: Bounds | None = None, batch_size: int = 512, graphs: bool = True,
-        search: str = "float32", compiled: bool = False, chunk: int | None = None,
+        search: str = "float32", compiled: bool = False, randomized: bool | Randomized = False,
+        chunk: int | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: wrap the function in a Module")
@@ -85,6 +89,10 @@ class Classifier:
             warnings.warn("Classifier(chunk=…) is deprecated: use batch_size=…", DeprecationWarning, stacklevel=2)
             batch_size = chunk
         self.model = model
+        self.randomized = as_randomized(randomized)
+        if self.randomized is not None and (compiled or search != "float32"):
+            option = "compiled=True" if compiled else f"search={search!r}"
+            raise InputError(f"{option} does not work for a randomised model, whose draws it may change: leave it out")
         self.execution = Execution(batch_size=batch_size, graphs=graphs, search=search, compiled=compiled)
         self.bounds_stated = bounds is not None
         self.lo, self.hi = _check_bounds((0.0, 1.0) if bounds is None else bounds)
@@ -95,9 +103,16 @@ class Classifier:
             raise InputError("compiled=True needs a GPU: on a CPU compiling saves hardly any time, so leave it out")
 
     def logits(self, images: Tensor) -> Logits:
-        """The plain model's output for images on its device, in its own precision."""
-        logits: Logits = self.model(self.cast(images))
+        """The plain model's output for images on its device, in its own precision; it gets a copy of them."""
+        logits: Logits = self.model(images.to(self.dtype or images.dtype, copy=True))
         return logits
+
+    def edits_input(self, images: Tensor) -> bool:
+        """Whether the model changes these images in place, if only by writing the values that they have."""
+        given = images.to(self.dtype or images.dtype, copy=True)
+        before = given._version, given.clone()
+        self.model(given)
+        return given._version != before[0] or not given.equal(before[1])
 
     def cast(self, images: Tensor) -> Tensor:
         """Images in the precision of the model; as they are where it has no weights."""

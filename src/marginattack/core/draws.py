@@ -19,11 +19,11 @@ class Draws:
         self._copy = torch.zeros_like(ids)  # which copy of its sample a row is
         self.count = 0
 
-    def uniform(self) -> Points:
-        """Numbers in [0, 1), one point per sample."""
+    def uniform(self, width: int | None = None) -> Points:
+        """Numbers in [0, 1), one point per sample, or a row of this width."""
         self.count += 1
         draw = self.count + (self._copy << 32)
-        return uniform(self._ids, self._like.shape[1], seed=self.seed, draw=draw, like=self._like)
+        return uniform(self._ids, width or self._like.shape[1], seed=self.seed, draw=draw, like=self._like)
 
     def fork(self) -> "Draws":
         """Draws that continue with the same numbers, independently of these."""

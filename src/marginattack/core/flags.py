@@ -1,33 +1,74 @@
 """Torch's precision flags, for the duration of a block."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
 
+from marginattack.core.sharing import Restore, exclusive, hold
+from marginattack.errors import InputError
+
 
 @contextmanager
-def full_float32(device: torch.device) -> Iterator[None]:
-    """No tf32 on a GPU. By default torch convolves in tf32, where logits change by some 1e-3 with the batch."""
-    with tf32(False) if device.type == "cuda" else nullcontext():
+def plain_passes(device: torch.device) -> Iterator[None]:
+    """No autocast, gradients enabled, no inference mode: what this thread, and it alone, may have changed."""
+    with ExitStack() as stack:
+        for kind in filter(torch.amp.is_autocast_available, {device.type, "cpu"}):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
         yield
+
+
+def full_float32(device: torch.device) -> AbstractContextManager[None]:
+    """No tf32 on a GPU. By default torch convolves in tf32, where logits change by some 1e-3 with the batch."""
+    if device.type != "cuda":
+        return nullcontext()
+    return hold(lambda: {"tf32": _save()}, partial(_allow_tf32, False))
 
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Allow or forbid tf32 in convolutions and matrix products; restored afterwards."""
-    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
-    backends: list[Any] = [cuda.matmul, cudnn]
-    name, value = "allow_tf32", cast(Any, allowed)  # before torch 2.9
-    if hasattr(cudnn, "conv"):
-        backends = [cuda.matmul, cudnn.conv, cudnn.rnn]
-        name, value = "fp32_precision", "tf32" if allowed else "ieee"
-    before = [getattr(backend, name) for backend in backends]
+    """Allow or forbid tf32 in convolutions and matrix products; restored afterwards.
+
+    Raises:
+        InputError: Another thread needs full float32 at this moment: the flag belongs to the process.
+    """
+    with exclusive("tf32") as alone:
+        if allowed and not alone:
+            hint = "measure one after the other, or search in float32 or bf16"
+            raise InputError(f"search in tf32 while another thread measures: tf32 is a flag of the process; {hint}")
+        restore = _save()
+        _allow_tf32(allowed)
     try:
-        for backend in backends:
-            setattr(backend, name, value)
         yield
     finally:
+        restore()
+
+
+def _backends() -> tuple[list[Any], str]:
+    """What computes in tf32, and the name of its flag."""
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    if hasattr(cudnn, "conv"):
+        return [cuda.matmul, cudnn.conv, cudnn.rnn], "fp32_precision"
+    return [cuda.matmul, cudnn], "allow_tf32"  # before torch 2.9
+
+
+def _allow_tf32(allowed: bool) -> None:
+    backends, name = _backends()
+    for backend in backends:
+        setattr(backend, name, cast(Any, allowed) if name == "allow_tf32" else "tf32" if allowed else "ieee")
+
+
+def _save() -> Restore:
+    """What restores the flags."""
+    backends, name = _backends()
+    before = [getattr(backend, name) for backend in backends]
+
+    def restore() -> None:
         for backend, old in zip(backends, before, strict=True):
             setattr(backend, name, old)
+
+    return restore

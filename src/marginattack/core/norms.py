@@ -52,6 +52,7 @@ class Norm(ABC):
 
     name: str
     shrinks: ClassVar[bool] = False  # whether shrinking a perturbation works better than sliding along a plane
+    counts: ClassVar[bool] = False  # whether the size is a number of coordinates
 
     @abstractmethod
     def size(self, v: Points) -> Scalars:
@@ -187,6 +188,7 @@ class _L0(Norm):
     """The number of changed coordinates: not a norm in the strict sense; "dual" is the gain of the best coordinate."""
 
     name: str = "l0"
+    counts: ClassVar = True
 
     @property
     def step_norm(self) -> Norm:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -27,10 +28,11 @@ from marginattack.core.goals import reach
 from marginattack.core.incumbent import History, Incumbent
 from marginattack.core.losses import Loss
 from marginattack.core.norms import Norm
-from marginattack.core.queries import Answer, Query, evaluate, join_answers
+from marginattack.core.queries import Answer, Query, evaluate, input_gradient, join_answers
 from marginattack.core.tensors import scatter_rows, to_device_of
 from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars, State
 
+FLIP_SHARE = 0.3  # of the units of a layer
 CONFIRM_AT = (1.0, 1.01, 1.1)  # multiples of the distance at which a point of a low-precision search is confirmed
 
 
@@ -104,6 +106,16 @@ class Evaluator(ABC):
     def query_batch(self, query: Query, points: Points, goals: Goals) -> Answer:
         """Answer for one batch."""
         return evaluate(self.logits, self.tolerance, query, points, goals)
+
+    def hidden_gradient(self, images: Tensor, layer: int, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        """The gradient of weigh(h)ᵀh by the images, h the outputs of a hidden layer counted from the last one.
+
+        Here h are the logits.
+        """
+        images = images.detach().requires_grad_()
+        with torch.enable_grad():
+            h = self.logits(images)
+        return input_gradient(h, images, keep=False, weight=weigh(h.detach()))
 
     def run(self, problem: "Problem", step: Step, table: Tensor, state: State, charged: Mask | None) -> State:
         """A step for each row of the table; ``charged`` is for evaluators that can interleave."""
@@ -208,6 +220,24 @@ class Problem:
             return [self.labels]
         highest = losses.others(logits, self.labels).topk(min(most, self.evaluator.classes - 1), dim=1)
         return list(highest.indices.T)
+
+    def flip_direction(self, draws: Draws, layer: int) -> Points:
+        """A direction from x₀ in which random units of a hidden layer change their signs; one forward, one backward.
+
+        The layer is counted from the last one. Finished samples have the direction zero.
+        """
+        rows = self.budget.charge(1, 1)
+        numbers = torch.arange(len(self.x0))[rows.cpu() if isinstance(rows, Tensor) else rows]
+        direction = torch.zeros_like(self.x0)
+        for part in numbers.split(self.evaluator.batch_size):
+            chosen, here = draws.select(part), part.to(self.x0.device)
+            images = self.x0[here].unflatten(1, self.shape)
+            gradient = self.evaluator.hidden_gradient(images, layer, partial(_flip_weights, chosen))
+            direction[here] = gradient.flatten(1)
+        draws.count += 2
+        nothing = torch.zeros(len(self.x0), dtype=torch.bool, device=self.x0.device)
+        self.incumbent.offer(self.x0, nothing, self.goals, 2, rows)
+        return direction
 
     @property
     def labels(self) -> Labels:
@@ -319,3 +349,10 @@ class Problem:
             for value, gradient in zip(values, answer.gradients, strict=True)
         ]
         return pairs, scatter_rows(answer.logits, rows, n)
+
+
+def _flip_weights(draws: Draws, h: Tensor) -> Tensor:
+    """Weights of random units with the signs that lower |h|; zero for the others."""
+    width = h.flatten(1).shape[1]
+    weight = draws.uniform(width) * (draws.uniform(width) < FLIP_SHARE)
+    return -torch.sign(h) * weight.view_as(h).to(h.dtype)

@@ -12,7 +12,9 @@ from marginattack.core.types import Labels, Logits, Mask
 from marginattack.errors import InputError, one_line
 
 ROUNDING = 1e-5  # how far outside the bounds, as a share of their width, an input may lie by rounding
+CLAMPED = 1e-3  # and at most so far, where the bounds are wide
 PROBED = 8  # inputs that a model is tried on
+NO_LABEL = -1  # the class of a point whose logits are not finite
 
 
 class OutputError(InputError):
@@ -85,7 +87,9 @@ class Batch:
 
     def reached(self, prediction: Labels) -> Mask:
         """Whether each prediction is what an attack wants: another class than the label, or the target."""
-        return prediction != self.labels if self.targets is None else prediction == self.targets
+        if self.targets is not None:
+            return prediction == self.targets
+        return (prediction != self.labels) & (prediction != NO_LABEL)
 
 
 def check_batch(classifier: Classifier, images: Any, labels: Any, targets: Any, ids: Any) -> Batch:
@@ -139,7 +143,9 @@ def check_images(classifier: Classifier, images: Any) -> Tensor:
         raise InputError(f"images hold NaN or infinity in {where}: clean the data")
     lo, hi = classifier.bounds_for(x)
     width = torch.where(torch.isfinite(hi - lo), hi - lo, 1)
-    if bool((x < lo - ROUNDING * width).any()) or bool((x > hi + ROUNDING * width).any()):
+    unit = torch.finfo(torch.float32).eps
+    below, above = (torch.maximum((ROUNDING * width).clamp(max=CLAMPED), 2 * unit * bound.abs()) for bound in (lo, hi))
+    if bool((x < lo - below).any()) or bool((x > hi + above).any()):
         bounds = f"[{float(lo.min()):g}, {float(hi.max()):g}]"
         span = f"{float(x.min()):.4g} to {float(x.max()):.4g}, outside the bounds {bounds}"
         hint = "pass pixels, with normalisation inside the model, or state bounds=(lo, hi)"

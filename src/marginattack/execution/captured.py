@@ -3,6 +3,7 @@
 A replay copies its inputs into these tensors and the results out of them. The kernels are those of eager execution.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -22,6 +23,8 @@ from marginattack.core.types import Goals, Mask, Points, State
 
 TABLE_ROWS = 256  # rows of a plan that lie on the device at a time
 CLOSE, FEW = 1e-3, 0.02  # the largest difference, as a share of the largest entry, and the share of entries beyond it
+
+_CAPTURING = threading.Lock()  # all threads capture on one stream
 
 Answering = Callable[[Points, Goals], Answer]
 
@@ -141,15 +144,16 @@ class CapturedStep:
 def capture(function: Callable[[], Any], device: torch.device, pool: Any) -> tuple[torch.cuda.CUDAGraph, Any]:
     """The graph of what the function launches, and what it returns: tensors that each replay overwrites."""
     graph, stream = torch.cuda.CUDAGraph(), _stream(device)
-    torch.cuda.empty_cache()  # while it captures, the allocator cannot reclaim idle memory
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        try:
-            answer = function()
-        finally:
-            graph.capture_end()
-    torch.cuda.current_stream(device).wait_stream(stream)
+    with _CAPTURING:
+        torch.cuda.empty_cache()  # while it captures, the allocator cannot reclaim idle memory
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                answer = function()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream(device).wait_stream(stream)
     return graph, answer
 
 

@@ -40,7 +40,7 @@ class Compiler:
             with warnings.catch_warnings(), torch.enable_grad():
                 warnings.simplefilter("ignore")  # it advises to allow tf32
                 compiled: nn.Module = torch.compile(model, dynamic=False)  # type: ignore[assignment]
-                found, expected = compiled(leaf), model(images)
+                found, expected = compiled(leaf.clone()), model(images.clone())  # it may edit its input
                 torch.autograd.grad(found.sum(), leaf)
         except (torch.OutOfMemoryError, MemoryError):
             raise

@@ -1,22 +1,25 @@
 """ModelEvaluator: answers queries with the fastest copy of a model, as CUDA graphs where possible."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from marginattack.core.budget import Prepaid
 from marginattack.core.calibration import Tolerance
 from marginattack.core.flags import tf32
 from marginattack.core.problem import Evaluator, Observer, Problem, Step, run_eager
-from marginattack.core.queries import Answer, Query, evaluate
+from marginattack.core.queries import Answer, Query, evaluate, input_gradient
 from marginattack.core.types import Goals, Logits, Mask, Points, State
+from marginattack.errors import InputError
 from marginattack.execution import fused as fused  # registers the kernels
 from marginattack.execution import graphs
 from marginattack.execution.compilation import Compiler
 from marginattack.execution.copies import Copies
+from marginattack.execution.features import record_output
 from marginattack.execution.graphs import Graphs
 
 
@@ -28,6 +31,7 @@ class ModelEvaluator(Evaluator):
     graphs: Graphs
     compiler: Compiler
     channels_last: bool = False
+    edits_input: bool = False  # the model gets a copy in each pass
     precision: str = "float32"
     search: tuple[str, Tolerance] | None = None
     inside_graph: bool = False  # passes are made as they come: all rows at once, none captured
@@ -35,14 +39,31 @@ class ModelEvaluator(Evaluator):
     def logits(self, images: Tensor, *, repeated: bool = False) -> Logits:
         """The logits in the precision of the images; ``repeated`` passes of a full batch are compiled."""
         if self.precision == "bf16":
-            model, ready = self.copies.bf16, images.to(torch.bfloat16)
+            ready = images.to(torch.bfloat16)
         else:
-            model, ready = self.copies.fast, self.copies.classifier.cast(images)
+            ready = self.copies.classifier.cast(images)
             if self.channels_last:
                 ready = ready.contiguous(memory_format=torch.channels_last)
-        compiled = repeated and len(images) == self.full_batch
-        logits: Logits = self.compiler(model, ready, self.precision) if compiled else model(ready)
+        ready = ready.clone() if self.edits_input else ready
+        compiled, version = repeated and len(images) == self.full_batch, ready._version
+        logits: Logits = self.compiler(self.model, ready, self.precision) if compiled else self.model(ready)
+        if ready._version != version and not self.edits_input:
+            raise InputError("model changes some of its inputs in place, but not the first: make it work on a copy")
         return logits.to(images.dtype)
+
+    @property
+    def model(self) -> nn.Module:
+        """The copy of the model for this precision."""
+        return self.copies.bf16 if self.precision == "bf16" else self.copies.fast
+
+    def hidden_gradient(self, images: Tensor, layer: int, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+        """The gradient of weigh(h)ᵀh by the images, h the outputs of a hidden layer; the logits where there is none."""
+        images = images.detach().requires_grad_()
+        with self.flags(), torch.enable_grad(), record_output(self.model, layer) as outputs:
+            logits = self.logits(images)
+        calls = [output for output in outputs if output.shape == outputs[-1].shape]  # several for a randomised model
+        h = torch.stack(calls).mean(0) if calls and len(calls[0]) == len(images) else logits
+        return input_gradient(h, images, keep=False, weight=weigh(h.detach()))
 
     @property
     def full_batch(self) -> int:

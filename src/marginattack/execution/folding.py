@@ -10,23 +10,27 @@ from torch.nn.utils.parametrize import is_parametrized
 
 CLOSE = 1e-4  # the largest difference of a folded copy's logits, as a share of the largest logit
 
+KINDS = (nn.Conv2d, nn.BatchNorm2d)  # a subclass that computes something else changes the logits, which is checked
+
 Pair = tuple[str, str]  # names of a convolution and of the normalisation that is the only reader of its output
 
 
 @torch.no_grad()
 def fold(model: nn.Module, images: Tensor) -> nn.Module | None:
     """A copy of a model in eval mode with its normalisations folded as far as possible; None if none can be."""
-    pairs = _find_pairs(model, images)
-    if not pairs:
+    if not all(any(isinstance(module, kind) for module in model.modules()) for kind in KINDS):
         return None
     try:
-        copy = deepcopy(model)
+        copy = deepcopy(model)  # observed too, since another thread may be running the model itself
+        pairs = _find_pairs(copy, images.clone())
+        if not pairs:
+            return None
         for conv, norm in pairs:
             parts: Any = copy.get_submodule(conv), copy.get_submodule(norm)
             fused: nn.Module = fuse_conv_bn_eval(*parts)
             copy.set_submodule(conv, fused.requires_grad_(False))
             copy.set_submodule(norm, nn.Identity())
-        expected, found = model(images), copy(images)
+        expected, found = model(images.clone()), copy(images.clone())
     except Exception:  # a model that cannot be copied or changed may raise anything
         return None
     return copy if float((expected - found).abs().max()) <= CLOSE * float(expected.abs().max()) else None
@@ -52,11 +56,10 @@ def _find_pairs(model: nn.Module, images: Tensor) -> list[Pair]:
 
         return hook
 
-    kinds = (nn.Conv2d, nn.BatchNorm2d)  # a subclass that computes something else changes the logits, which is checked
     hooks = [
         module.register_forward_hook(observe(name))
         for name, module in model.named_modules()
-        if isinstance(module, kinds) and not (module.training or is_parametrized(module))
+        if isinstance(module, KINDS) and not (module.training or is_parametrized(module))
     ]
     try:
         model(images)

@@ -1,4 +1,4 @@
-"""How many inputs fit into memory at once, and whether an error says that they do not."""
+"""How many inputs fit into memory at once."""
 
 import os
 from pathlib import Path
@@ -12,11 +12,6 @@ SHARE = 0.5  # of the free memory that a batch may fill; caches and the allocato
 LARGEST = {"cpu": 256, "cuda": 1024}  # larger batches are no faster
 CPU_BATCH_BYTES = 32 << 20  # of inputs: larger blocks are returned to the system and allocated again each time
 COPIES = 24  # of an input that an attack holds: iterates, gradients, the incumbent
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether this error says that memory ran out, on a GPU or on the CPU."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def fitting_batch_size(session: Session, image: Tensor) -> int:

@@ -11,6 +11,11 @@ from marginattack.execution.evaluator import ModelEvaluator
 from marginattack.execution.graphs import graph_rows
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether this error says that memory ran out, on a GPU or on the CPU."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def logits_in_batches(evaluator: ModelEvaluator, images: Tensor) -> Logits:
     """The logits of all images, on the CPU."""
     device = evaluator.copies.classifier.device

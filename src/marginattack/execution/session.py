@@ -6,10 +6,11 @@ problem = session.problem(batch, norm, budget=400)  # the decision tolerance is 
 solution = session.solve(batch, norm, attack)       # all of it, verified on the plain model
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,23 +19,41 @@ from marginattack.core.box import Box
 from marginattack.core.budget import Budget
 from marginattack.core.calibration import batch_noise, largest_change, round_up, tolerance_for
 from marginattack.core.classifier import Classifier, Execution
+from marginattack.core.consistency import (
+    CHECKED,
+    FEW,
+    describe_change,
+    find_inconsistency,
+    most_batch_noise,
+    require_consistent,
+)
 from marginattack.core.draws import Draws
+from marginattack.core.flags import plain_passes
 from marginattack.core.freezing import frozen_eval
 from marginattack.core.goals import leave, reach
 from marginattack.core.incumbent import History, Incumbent
 from marginattack.core.norms import Norm
 from marginattack.core.problem import Observer, Problem
+from marginattack.core.randomized import FROM_INPUT, OUTWARDS
 from marginattack.core.types import Labels, Logits, Mask
-from marginattack.core.validation import PROBED, Batch, check_batch
+from marginattack.core.validation import NO_LABEL, PROBED, Batch, check_batch
 from marginattack.errors import InputError, one_line
 from marginattack.execution.compilation import Compiler
 from marginattack.execution.copies import Copies
 from marginattack.execution.evaluator import ModelEvaluator
 from marginattack.execution.graphs import Graphs
-from marginattack.execution.passes import compiled_logits, logits_in_batches, takes_channels_last
+from marginattack.execution.passes import compiled_logits, logits_in_batches, out_of_memory, takes_channels_last
+from marginattack.execution.randomized import (
+    AwayFromInput,
+    RandomizedEvaluator,
+    confirm_rate,
+    not_contradicted,
+    require_separate_rows,
+    seed_torch,
+    towards_tangent_plane,
+)
 
 EXTEND_TO = (1.0001, 1.001)  # multiples of the distance at which a point that verification rejects is tried again
-SAME_LOGITS = 1e-2  # relative change of a logit with the batch, beyond which the model is no function of its input
 
 
 @contextmanager
@@ -45,9 +64,11 @@ def open_session(model: "Classifier | Session") -> Iterator["Session"]:
         InputError: The model ignores ``eval()``.
     """
     if isinstance(model, Session):
-        yield model
+        with plain_passes(model.classifier.device):
+            yield model
         return
-    with frozen_eval(model.model, model.device):
+    cuda = [model.device] if model.device.type == "cuda" else []
+    with frozen_eval(model.model, model.device), torch.random.fork_rng(cuda, enabled=model.randomized is not None):
         session = Session(model)
         try:
             yield session
@@ -57,11 +78,22 @@ def open_session(model: "Classifier | Session") -> Iterator["Session"]:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few inputs showed: the model's batch noise on them, and whether it takes images channels last."""
+    """What a few inputs showed: the model's batch noise, whether it takes images channels last and edits its input."""
 
     classes: int = 0
     noise: float = 0.0
     channels_last: bool = False
+    edits_input: bool = False
+
+
+class Classified(NamedTuple):
+    """What the model makes of the inputs of a batch."""
+
+    logits: Logits
+    prediction: Labels
+    reached: Mask  # whether an input reaches its goal as it is
+    verified: Mask  # and does so when verified
+    label: Labels  # as verified
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +115,10 @@ class Session:
 
     def __init__(self, classifier: Classifier, execution: Execution | None = None) -> None:
         self.classifier, self.execution = classifier, execution or classifier.execution
+        self.randomized = classifier.randomized
         self.copies, self.probe = Copies(classifier), Probe()
-        self.graphs = Graphs("" if self.execution.graphs else "switched off")
+        replays = "" if self.randomized is None else "the model is randomised: a graph would replay its draws"
+        self.graphs = Graphs(replays or ("" if self.execution.graphs else "switched off"))
         self.compiler = Compiler("" if self.execution.compiled else "not asked for")
 
     def configure(self, **changes: Any) -> "Session":
@@ -120,19 +154,33 @@ class Session:
         """
         batch = check_batch(self.classifier, images, labels, targets, ids)
         x = batch.images[:PROBED].to(self.classifier.device)
+        self.probe = Probe(batch.classes, edits_input=self.classifier.edits_input(x))
+        if self.randomized is not None:
+            require_separate_rows(self.classifier.model)
+            return batch
+        self.check_consistency(batch.images)
         self.copies.fold(x)
         logits = self.classifier.logits(x)
-        try:
-            alone = torch.cat([self.evaluator().logits(one) for one in x.split(1)])
-        except Exception:
-            alone = torch.full_like(logits, torch.nan)
+        alone = torch.cat([self.evaluator().logits(one) for one in x.split(1)])
         logits = logits.to(alone.dtype)
-        if not torch.allclose(alone, logits, rtol=SAME_LOGITS, atol=SAME_LOGITS * float(logits.abs().max())):
-            why = "it is random, or normalises over the batch (BatchNorm without running statistics)"
-            raise InputError(f"model returns other logits for an input alone than in a batch: {why}; remove that")
         noise = batch_noise(float((alone - logits).abs().max()), logits)
-        self.probe = Probe(batch.classes, noise, takes_channels_last(self.evaluator(), x, logits))
+        channels_last = takes_channels_last(self.evaluator(), x, logits)
+        self.probe = replace(self.probe, noise=noise, channels_last=channels_last)
         return batch
+
+    def check_consistency(self, images: Tensor) -> None:
+        """Raise InputError unless the plain model is a function of each input, on some inputs of the whole batch."""
+        n = min(len(images), CHECKED, max(1, self.batch_size - 1))
+        x = images[torch.linspace(0, len(images) - 1, n).long()].to(self.classifier.device)
+        find = partial(find_inconsistency, self.classifier.logits, repeats=2)
+        unit = self.classifier.rounding_unit(images.dtype)
+        try:
+            found = find(x, unit)
+        except (RuntimeError, MemoryError) as error:
+            if len(x) <= PROBED or not out_of_memory(error):
+                raise
+            found = find(x[:PROBED], unit)
+        require_consistent(found)
 
     def evaluator(
         self, noise: float | None = None, *, search_noise: float | None = None, dtype: torch.dtype = torch.float32
@@ -143,9 +191,10 @@ class Session:
         search = None
         if search_noise is not None:
             search = self.execution.search, tolerance_for(unit, max(noise, search_noise))
-        return ModelEvaluator(
+        make = ModelEvaluator if self.randomized is None else partial(RandomizedEvaluator, rule=self.randomized)
+        return make(
             self.probe.classes, tolerance_for(unit, noise), self.batch_size, self.copies, self.graphs, self.compiler,
-            channels_last=self.probe.channels_last, search=search,
+            channels_last=self.probe.channels_last, edits_input=self.probe.edits_input, search=search,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -178,17 +227,24 @@ class Session:
         return torch.cat(found)
 
     def plain_labels(self, points: Tensor, beside: Tensor | None = None) -> Labels:
-        """The plain model's label of each point, in other batches than an attack's."""
-        return self.plain_logits(points, beside).argmax(1)
+        """The plain model's label of each point, in other batches than an attack's; −1 where a logit is not finite."""
+        logits = self.plain_logits(points, beside)
+        return torch.where(torch.isfinite(logits).all(1), logits.argmax(1), NO_LABEL)
 
     @torch.no_grad()
     def calibrate(self, images: Tensor, logits: Logits | None = None) -> ModelEvaluator:
         """The model with the decision tolerance for these images: how far batch and precision change their logits.
 
         Large batches, as an attack's, can change logits more than small ones.
+
+        Raises:
+            InputError: They do so by more than rounding can, or the model fails in the precision of the search.
         """
+        if self.randomized is not None:
+            return self.evaluator()
         logits = self.logits(images) if logits is None else logits
         beside = self.plain_logits(images, images.flip(0)).to(logits.dtype)
+        self.check_batch_noise(images, logits, beside)
         exact = self.evaluator()
         change = torch.cat([each - beside for each in (logits, *compiled_logits(exact, images))])
         noise = max(self.probe.noise, batch_noise(largest_change(change), logits))
@@ -206,18 +262,31 @@ class Session:
         coarse = round_up(float(change.abs().max()))
         return self.evaluator(noise, search_noise=coarse, dtype=images.dtype)
 
+    def check_batch_noise(self, images: Tensor, logits: Logits, beside: Logits) -> None:
+        """Raise InputError where logits in the batch of an attack, beside other images or in a small batch differ."""
+        rows = torch.linspace(0, len(images) - 1, min(len(images), FEW)).long()
+        small = self.plain_logits(images[rows]).to(logits.dtype)
+        most = most_batch_noise(self.classifier.rounding_unit(images.dtype))
+        for change in (beside - logits, small - logits[rows]):
+            require_consistent(describe_change("batch-dependent", "between batches", [change], logits, most))
+
     def problem(
         self, batch: Batch, norm: Norm, *, budget: int | None = None, seed: int = 0, observer: Observer | None = None,
         evaluator: ModelEvaluator | None = None,
     ) -> Problem:  # fmt: skip
-        """The problem of a validated batch, calibrated on it unless a calibrated evaluator is given."""
-        device = self.classifier.device
+        """The problem of a validated batch, calibrated on it unless a calibrated evaluator is given.
+
+        For a randomised model it counts a pass with all its draws as one.
+        """
+        device, incumbent = self.classifier.device, Incumbent
         x0 = batch.images.to(device).flatten(1)
+        if self.randomized is not None:
+            incumbent, budget = AwayFromInput, budget and budget // self.randomized.eot
         box = Box(*(bound.reshape(1, -1).to(device) for bound in self.classifier.bounds_for(batch.images)))
         goals = leave(batch.labels.to(device)) if batch.targets is None else reach(batch.targets.to(device))
         return Problem(
             evaluator or self.calibrate(batch.images), batch.images.shape[1:], x0, box, norm, goals,
-            batch.targets is not None, Budget(len(x0), budget, device), Incumbent(x0, box, norm),
+            batch.targets is not None, Budget(len(x0), budget, device), incumbent(x0, box, norm),
             Draws(seed, batch.ids, x0), observer or Observer(),
         )  # fmt: skip
 
@@ -227,37 +296,84 @@ class Session:
     ) -> Solution:  # fmt: skip
         """Attack a validated batch and verify what was found.
 
-        A point that the plain model rejects lies within rounding of the boundary; it is tried again a little further
-        out, and counts as not found if that fails too.
+        A point that the plain model rejects lies within rounding of the boundary, or was lucky in its draws; it is
+        tried again a little further out, and counts as not found if that fails too.
         """
+        draws = 1 if self.randomized is None else self.randomized.eot
+        if budget is not None and self.randomized is not None:
+            budget -= 2 * draws  # for ``towards_tangent_plane``
         problem = self.problem(batch, norm, budget=budget, seed=seed, evaluator=evaluator)
         problem.solve(attack)
         x = batch.images
         adversarial = problem.incumbent.points.unflatten(1, x.shape[1:]).cpu()
         found = torch.isfinite(problem.incumbent.distance[:, 0]).cpu()
         holds, label = self.verify(batch, adversarial)
-        for factor in EXTEND_TO:
-            lost = (found & ~holds).nonzero()[:, 0]
-            if len(lost):
-                lo, hi = self.classifier.bounds_for(x)
-                further = torch.clamp(x[lost] + factor * (adversarial[lost] - x[lost]), lo, hi)
-                good, labels = self.verify(batch.select(lost), further)
-                kept = lost[good]
-                adversarial[kept], label[kept], holds[kept] = further[good], labels[good], True
+
+        def retry(points: Tensor, factors: Sequence[float]) -> None:
+            """Try lost points at multiples of the distance of these, until one holds."""
+            for factor in factors:
+                lost = (found & ~holds).nonzero()[:, 0]
+                if len(lost):
+                    lo, hi = self.classifier.bounds_for(x)
+                    further = torch.clamp(x[lost] + factor * (points[lost] - x[lost]), lo, hi)
+                    good, labels = self.verify(batch.select(lost), further)
+                    kept = lost[good]
+                    adversarial[kept], label[kept], holds[kept] = further[good], labels[good], True
+
+        retry(adversarial.clone(), EXTEND_TO if self.randomized is None else OUTWARDS)
+        if self.randomized is not None and bool((found & ~holds).any()):
+            retry(towards_tangent_plane(problem, found & ~holds).unflatten(1, x.shape[1:]).cpu(), FROM_INPUT)
         success = found & holds
         distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
         return Solution(
             adversarial=torch.where(success.view(-1, *[1] * (x.ndim - 1)), adversarial, x),
             distance=torch.where(success, distance, torch.inf), label=label, success=success, rejected=found & ~holds,
-            forwards=problem.budget.forwards, backwards=problem.budget.backwards, history=problem.incumbent.history,
+            forwards=draws * problem.budget.forwards, backwards=draws * problem.budget.backwards,
+            history=problem.incumbent.history,
         )  # fmt: skip
 
     def verify(self, batch: Batch, points: Tensor) -> tuple[Mask, Labels]:
-        """Whether each point is adversarial for the plain model and inside the box; the plain model's labels."""
-        label = self.plain_labels(points, batch.images)
+        """Whether each point is adversarial for the plain model and inside the box; the plain model's labels.
+
+        For a randomised model: whether fresh draws confirm the rate; the class that they reach most often.
+        """
         lo, hi = self.classifier.bounds_for(points)
         inside = ((points >= lo) & (points <= hi)).flatten(1).all(1)
+        if self.randomized is not None:
+            holds, label = confirm_rate(self.randomized, batch, lambda rows: self.plain_logits(points[rows]))
+            return inside & holds, label
+        label = self.plain_labels(points, batch.images)
         return inside & batch.reached(label), label
+
+    def seed_draws(self, seed: int, ids: Tensor) -> None:
+        """Seed torch's generators, from which a randomised model draws, for these samples."""
+        if self.randomized is not None:
+            seed_torch(seed, ids)
+
+    def holds_again(self, points: Tensor, reached: Callable[[Labels], Mask]) -> Mask:
+        """Whether fresh draws of a randomised model do not contradict that these labels of the points are reached."""
+        assert self.randomized is not None
+        return not_contradicted(self.randomized, lambda: self.plain_logits(points), reached)
+
+    def classify(self, batch: Batch) -> Classified:
+        """Classify the inputs of a batch; those that reach their goal as they are, are verified.
+
+        For a randomised model, an input reaches its goal if the verification confirms it.
+        """
+        logits = self.logits(batch.images, batch.ids)
+        if self.randomized is not None:
+            reached, label = self.verify(batch, batch.images)
+            other = batch.labels
+            if batch.targets is not None:
+                other = logits.scatter(1, batch.targets[:, None], -torch.inf).argmax(1)
+            prediction = torch.where(reached, label, other)
+            return Classified(logits, prediction, reached, reached, prediction)
+        prediction = logits.argmax(1)
+        reached = batch.reached(prediction)
+        verified, label = reached.clone(), prediction.clone()
+        if bool(reached.any()):
+            verified[reached], label[reached] = self.verify(batch.select(reached), batch.images[reached])
+        return Classified(logits, prediction, reached, verified, label)
 
 
 def _require_finite(logits: Logits, ids: Tensor | None = None) -> Logits:

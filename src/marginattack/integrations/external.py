@@ -7,12 +7,12 @@ from importlib import import_module
 from math import inf
 from typing import Any, ClassVar, NamedTuple, final
 
-import torch
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack, require_norm
 from marginattack.core.norms import Norm, as_norm
 from marginattack.core.problem import Problem
+from marginattack.core.sharing import seeded
 from marginattack.errors import InputError
 from marginattack.integrations.problem_module import ProblemModule
 
@@ -37,7 +37,7 @@ class ProblemInfo(NamedTuple):
     @property
     def p(self) -> int | float:
         """The order of the norm."""
-        return {"l1": 1, "l2": 2, "linf": inf}[self.norm]
+        return {"l0": 0, "l1": 1, "l2": 2, "linf": inf}[self.norm]
 
     @property
     def steps(self) -> int:
@@ -50,7 +50,7 @@ class ProblemInfo(NamedTuple):
 class ExternalAttack(Attack):
     """An attack of another library, all samples in one batch; its draws are torch's and so depend on the batch."""
 
-    norms: ClassVar = ("l1", "l2", "linf")
+    norms: ClassVar = ("l0", "l1", "l2", "linf")
     cost: ClassVar = "its own"
     reference: ClassVar = "its library's"
 
@@ -93,10 +93,7 @@ class ExternalAttack(Attack):
             raise InputError(f"{self.name} supports untargeted problems only: omit the targets")
         problem.box.require_finite(self.name)
         model, settings = ProblemModule(problem), self.settings(ProblemInfo.of(problem))
-        devices = [problem.x0.device] if problem.x0.is_cuda else []
-        with torch.random.fork_rng(devices), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other libraries' warnings about themselves
-            torch.manual_seed(problem.draws.seed)
+        with seeded(problem.draws.seed, problem.x0.device):  # silences the library's warnings about itself, too
             model.submit(self.run(self.function, settings, model))
 
 

@@ -30,7 +30,7 @@ def write_report(runs: Sequence[str | StoragePath], out: Path, *, unit: float | 
         raise InputError(f"unit is {unit}: choose 1 (pixels from 0 to 1) or 255")
     from marginattack.report.page import render_page
 
-    _write(Path(out), render_page(list(map(str, runs)), unit).encode())
+    _write(Path(out), render_page(list(map(str, runs)), unit).encode(errors="backslashreplace"))
 
 
 def write_figures(run: str | StoragePath, folder: Path) -> list[Path]:

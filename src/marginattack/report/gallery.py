@@ -2,16 +2,13 @@
 
 import base64
 import io
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from marginattack.errors import InputError, one_line
 from marginattack.report.series import Series
-from marginattack.storage.parquet import open_parquet
 
 SAMPLES_PER_GROUP = 6
 MAX_EXACT_SIDE = 64  # pixels; larger images are scaled down and compressed
@@ -51,33 +48,10 @@ def load_pictures(series: Series, rows: Iterable[int]) -> dict[int, Picture]:
         by_shard[int(series.columns["shard"][row])].append(row)
     loaded = {}
     for shard, members in sorted(by_shard.items()):
-        originals, adversarials = _read_images(series, shard, series.columns["position"][members])
-        for row, original, adversarial in zip(members, originals, adversarials, strict=True):
-            loaded[row] = _make_picture(original, adversarial)
+        images = series.store.images(series.part, shard, series.columns["position"][members].tolist())
+        for row, original, adversarial in zip(members, images["original"], images["adversarial"], strict=True):
+            loaded[row] = _make_picture(original.numpy(), adversarial.numpy())
     return loaded
-
-
-def _read_images(series: Series, shard: int, positions: np.ndarray) -> list[np.ndarray]:
-    """Read the inputs and the adversarial examples at some positions of a shard."""
-    import pyarrow as pa
-
-    path = series.store.file("images", series.part, shard)
-    if not path.exists():
-        raise InputError(f"{path} is missing: copy the complete run folder, or delete its images folder")
-    try:
-        file = open_parquet(path)
-        shape = json.loads(file.schema_arrow.metadata[b"marginattack"])["shape"]
-        sizes = np.array([file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)])
-        starts = np.cumsum(sizes) - sizes
-        groups, index = np.unique(np.searchsorted(starts, positions, side="right") - 1, return_inverse=True)
-        starts_read = np.cumsum(sizes[groups]) - sizes[groups]
-        table = file.read_row_groups(groups.tolist(), columns=["original", "adversarial"])
-        table = table.take(positions - starts[groups][index] + starts_read[index])
-        return [column.combine_chunks().flatten().to_numpy().reshape(-1, *shape) for column in table.columns]
-    except (pa.ArrowException, OSError, KeyError, IndexError, ValueError) as error:
-        raise InputError(
-            f"{path} is damaged ({one_line(error)}): delete it and its margins, and measure again"
-        ) from None
 
 
 def _make_picture(original: np.ndarray, adversarial: np.ndarray) -> Picture:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from marginattack._version import __version__
+from marginattack.errors import redact
 from marginattack.report.charts import PLOTS, plots_with_data
 from marginattack.report.comparison import compare_series
 from marginattack.report.datasets import MAX_CLASSES, Dataset, View, build_views
@@ -31,9 +32,9 @@ def render_page(runs: Sequence[str | Path], unit: float | int = 1) -> str:
         return str(_load_template().render(
             series=series, several=len(series) > len(groups), views=views, compare=compare_series, unit=unit,
             panels=[describe_view(view) for view in views], runs=describe_runs(stores), max_classes=MAX_CLASSES,
-            findings=collect_findings(stores), version=__version__, style=(FOLDER / "page.css").read_text(),
+            findings=collect_findings(stores), version=__version__, style=(FOLDER / "page.css").read_text("utf-8"),
             data=_embed_json(_collect_data(views, unit)), library=library.result(),
-            script=(FOLDER / "page.js").read_text(),
+            script=(FOLDER / "page.js").read_text("utf-8"),
         ))  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def _load_template() -> Any:
 
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, **options)
-    environment.filters |= {"percent": _format_percent, "short": _format_short}
+    environment.filters |= {"percent": _format_percent, "short": _format_short, "redact": redact}
     return environment.get_template("page.html.j2")
 
 

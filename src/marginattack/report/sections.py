@@ -1,6 +1,5 @@
 """What the page's template shows besides the charts: runs, findings, tables and samples of each norm."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -27,7 +26,7 @@ def describe_runs(stores: Sequence[RunFolder]) -> list[dict[str, Any]]:
     return [
         {"store": store, "settings": _flatten(store.manifest.get("settings")),
          "preprocessing": _flatten(store.manifest["model"].get("preprocessing")),
-         "missing": Counter(part.name for _, part in store.pending())}
+         "missing": store.count_missing()}
         for store in stores
     ]  # fmt: skip
 

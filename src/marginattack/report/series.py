@@ -1,14 +1,17 @@
 """``Series``: the stored results of one attack under one norm, read from a run folder."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from marginattack.analysis import statistics
 from marginattack.errors import InputError
+from marginattack.storage.parquet import read_metadata
 from marginattack.storage.run_folder import Part, RunFolder
 
 SYMBOLS = {"l0": "ℓ0", "l1": "ℓ1", "l2": "ℓ2", "linf": "ℓ∞"}
@@ -109,26 +112,27 @@ def read_runs(runs: Sequence[str | Path]) -> list[Series]:
         raise InputError("no run given: pass at least one folder written by `measure --out`")
     loaded: list[Series] = []
     for store in map(RunFolder, dict.fromkeys(map(str, runs))):
-        loaded += load_series(store) or store.table()  # which raises an error if no shard is finished
+        loaded += load_series(store)
     return [replace(series, name=name) for series, name in zip(loaded, _distinct_names(loaded), strict=True)]
 
 
 def load_series(store: RunFolder) -> list[Series]:
     """Read the finished shards of a run; parts without one are left out."""
+    tables: dict[Part, dict[int, Any]] = defaultdict(dict)
+    for shard, part, table in store.read_all():
+        tables[part][shard] = table
     loaded = []
-    for part in store.parts:
-        shards = [shard for shard in range(len(store.shards)) if store.file("margins", part, shard).exists()]
-        if not shards:
-            continue
-        tables = [store.table(None, part, shard) for shard in shards]
+    for part in filter(tables.__contains__, store.parts):
+        shards = tables.pop(part)
         columns = {
-            name: np.concatenate([table.column(name).to_numpy(zero_copy_only=False) for table in tables])
-            for name in tables[0].column_names
+            name: np.concatenate([table.column(name).to_numpy() for table in shards.values()])
+            for name in next(iter(shards.values())).column_names
             if name not in ("attack", "norm")
         }
-        columns["shard"] = np.repeat(shards, [len(table) for table in tables])
-        columns["position"] = np.concatenate([np.arange(len(table)) for table in tables])
-        seen, correct = store.count_samples(part)
+        columns["shard"] = np.repeat([*shards], [len(table) for table in shards.values()])
+        columns["position"] = np.concatenate([np.arange(len(table)) for table in shards.values()])
+        counts = [read_metadata(table) for table in shards.values()]
+        seen, correct = (sum(count[name] for count in counts) for name in ("seen", "right"))
         loaded.append(Series(store=store, part=part, columns=columns, seen=seen, correct=correct))
     return loaded
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from marginattack.report.summary import summarize_classes
 LATEX_NORMS = {"l0": r"$\ell_0$", "l1": r"$\ell_1$", "l2": r"$\ell_2$", "linf": r"$\ell_\infty$"}
 LATEX_ESCAPES = {"\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#",
                  "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}  # fmt: skip
+FORMULA = re.compile(r"[=@\t\r]|[+-](?![\d.]+$)")  # text that a spreadsheet would execute; -1 is a number
 
 Row = Sequence[str | int | float]
 
@@ -37,11 +39,15 @@ def build_tables(view: View) -> Iterator[tuple[str, Row, list[Row]]]:
 
 
 def to_csv(header: Row, rows: Iterable[Row], digits: int | None = None) -> str:
-    """Write a table as CSV, with floats rounded to significant digits if wanted."""
+    """Write a table as CSV, with floats rounded to significant digits if wanted, and without formulas."""
+
+    def clean(cell: str | int | float) -> str | int | float:
+        if isinstance(cell, float):
+            return f"{cell:.{digits}g}" if digits else cell
+        return f"'{cell}" if isinstance(cell, str) and FORMULA.match(cell) else cell
+
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([f"{cell:.{digits}g}" if digits and isinstance(cell, float) else cell for cell in r] for r in rows)
+    csv.writer(out, lineterminator="\n").writerows([clean(cell) for cell in row] for row in (header, *rows))
     return out.getvalue()
 
 

@@ -50,6 +50,7 @@ def summarize_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float
     return {
         "run": str(store.path), "model": store.manifest["model"]["name"], "data": store.manifest["data"]["name"],
         "finished": store.manifest.get("finished"), "verified": store.manifest.get("verified"), "unit": unit,
+        "randomized": store.manifest.get("randomized"),
         "parts": [summarize_series(series, eps, unit) for series in load_series(store)],
         "findings": store.findings,
     }  # fmt: skip
@@ -79,10 +80,12 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
     """Write what a reader must know besides the table."""
     unit = " Distances are in units of 1/255." if run["unit"] != 1 else ""
     lines = [f"95 % confidence intervals; margins cover correctly classified samples.{unit}"]
+    if run["randomized"]:
+        lines.append(f"Randomised model: {run['randomized']}.")
     if any(part["targeted"] for part in run["parts"]):
         lines.append("Targeted: margins cover all samples; robust accuracy is the share that stays off its target.")
-    if pending := store.pending():
-        lines.append(f"Partial: {len(pending)} shards are missing. Run the same `measure` command again to resume.")
+    if missing := store.count_missing().total():
+        lines.append(f"Partial: {missing} shards are missing. Run the same `measure` command again to resume.")
     elif verified := run["verified"]:
         lines.append(f"Verified {verified['rows']:,} stored rows; {verified['failed']} failed.")
     for part in run["parts"]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from marginattack.errors import InputError
+from marginattack.errors import InputError, redact
 from marginattack.reproduce import ablations, challenge, convergence, markdown, paper, success_rates, timing
 from marginattack.reproduce.models_under_test import DATA_SETS, ModelUnderTest, load_model_under_test
 from marginattack.reproduce.runner import Outcome, Row, load_outcomes, run_row, write_json
@@ -104,7 +104,7 @@ def provenance(command: str, hardware: str) -> dict[str, Any]:
     except OSError:
         commit = ""
     return {
-        "command": command,
+        "command": redact(command),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "hardware": hardware,
         "commit": os.environ.get("COMMIT") or commit.strip(),

@@ -1,11 +1,12 @@
 """A job: the opened model, data and attacks of a run, and everything that identifies it."""
 
 import hashlib
+import json
 import platform
 import shlex
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,16 @@ from marginattack.attacks import Attack
 from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
 from marginattack.core.norms import NORMS
-from marginattack.errors import InputError, one_line
+from marginattack.core.randomized import Randomized
+from marginattack.errors import InputError, one_line, redact
 from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.session import Session
 from marginattack.runs.settings import Settings, build_attack
 from marginattack.sources.data import Data, check_options, open_data
 from marginattack.sources.images import ImageSize
 from marginattack.sources.models import Model, open_model
-from marginattack.storage.run_folder import Part, now
+from marginattack.storage.manifest import Part, run_order
+from marginattack.storage.run_folder import now
 
 PREFLIGHT_SAMPLES = 256
 
@@ -49,6 +52,12 @@ class Job:
         """Each attack under each norm."""
         return [Part(attack, norm) for attack in self.attacks for norm in self.settings.norms]
 
+    @property
+    def randomized(self) -> Randomized | None:
+        """How a randomised model is measured; None for a deterministic one."""
+        stated = self.settings.model_dump(include={"eot", "rate", "confidence", "draws"}, exclude_none=True)
+        return Randomized(**stated) if self.settings.randomized else None
+
     def identity(self) -> dict[str, Any]:
         """Everything that the results depend on."""
         s = self.settings
@@ -60,7 +69,13 @@ class Job:
             "norms": s.norms, "attacks": {name: repr(attack) for name, attack in self.attacks.items()},
             "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice, "search": s.search,
             "target": s.target if self.targets is None else hashlib.sha256(self.targets.numpy().tobytes()).hexdigest(),
+            **({} if self.randomized is None else {"randomized": asdict(self.randomized)}),
         }  # fmt: skip
+
+    def worker_identity(self) -> dict[str, Any]:
+        """The identity, and the stamp of the data, by which a worker can tell that it need not hash them again."""
+        identity: dict[str, Any] = json.loads(json.dumps(self.identity()))
+        return {**identity, "stamp": self.data.stamp()}
 
     def about(self) -> dict[str, Any]:
         """What else a reader of the results wants to know."""
@@ -73,6 +88,7 @@ class Job:
             "data": {"name": self.data.name, "classes": self.data.classes, **identity["data"]},
             "attacks": identity["attacks"],
             "settings": self.settings.model_dump(),
+            **({} if self.randomized is None else {"randomized": str(self.randomized)}),
             "versions": {"marginattack": __version__, "python": platform.python_version(),
                          "torch": str(torch.__version__), "numpy": np.__version__, "system": platform.platform()},
             "started": now(),
@@ -83,7 +99,7 @@ class Job:
         """Where and how this process works on the run."""
         return {"began": now(), "host": socket.gethostname(), "hardware": hardware(device), "batch": batch,
                 "torch": str(torch.__version__),
-                "command": shlex.join(["marginattack", *sys.argv[1:]])}  # fmt: skip
+                "command": redact(shlex.join(["marginattack", *sys.argv[1:]]))}  # fmt: skip
 
     def samples(self, positions: Sequence[int] | range) -> tuple[Tensor, Tensor, Tensor]:
         """The ids, images and labels at these positions of the run's order."""
@@ -106,7 +122,10 @@ class Job:
     def make_classifier(self) -> Classifier:
         """The model as the settings say it is to be evaluated."""
         s = self.settings
-        return Classifier(self.model.module, bounds=(0.0, 1.0), search=s.search, compiled=s.compiled)
+        return Classifier(
+            self.model.module, bounds=(0.0, 1.0), search=s.search, compiled=s.compiled,
+            randomized=self.randomized or False,
+        )  # fmt: skip
 
     def choose_batch(self, session: Session) -> int:
         """The batch size of the settings, or else the largest that fits into memory."""
@@ -117,21 +136,26 @@ class Job:
         return min(fitting_batch_size(session, image), self.settings.shard)
 
 
-def open_job(settings: Settings) -> Job:
-    """Open everything that the settings name."""
+def open_job(settings: Settings, driver: Mapping[str, Any] | None = None) -> Job:
+    """Open everything that the settings name; all data are hashed, unless they have the driver's stamp."""
     device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     m, d = settings.model, settings.data
     attacks = _build_attacks(settings)
     model = open_model(
-        m.source, normalize=m.normalize, resize=m.resize, crop=m.crop, trust_pickle=m.trust_pickle, device=device
-    )
+        m.source, normalize=m.normalize, resize=m.resize, crop=m.crop, trust_pickle=m.trust_pickle, device=device,
+        max_gib=settings.max_gib,
+    )  # fmt: skip
     size = model.image_size if d.image_size is None else ImageSize.parse(d.image_size)
     check_options(d.source, {"image-size": d.image_size})
-    data = open_data(d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle)
-    order = np.arange(len(data)) if d.shuffle is None else np.random.default_rng(d.shuffle).permutation(len(data))
+    data = open_data(
+        d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle, max_gib=settings.max_gib
+    )
+    order = run_order(len(data), d.shuffle)
+    known = driver is not None and driver["stamp"] == data.stamp() != ""
+    digest = driver["data"]["digest"] if driver is not None and known else data.digest()
     return Job(
-        settings=settings, model=model, data=data, data_digest=data.digest(), attacks=attacks, order=order[: d.limit],
-        targets=_read_targets(settings.target, len(data)),
+        settings=settings, model=model, data=data, data_digest=digest, attacks=attacks,
+        order=order[: d.limit], targets=_read_targets(settings.target, len(data)),
     )  # fmt: skip
 
 
@@ -142,6 +166,7 @@ def run_preflight(job: Job) -> list[Finding]:
     return preflight(
         job.model.module, images, labels, bare=job.model.bare, was_training=job.model.was_training,
         preprocessing=job.model.preprocessing, expect_accuracy=job.settings.expect_accuracy,
+        randomized=job.settings.randomized,
     )  # fmt: skip
 
 
@@ -185,7 +210,9 @@ def _read_targets(target: str | None, n: int) -> Tensor | None:
     path = Path(str(target))
     try:
         values = (
-            np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64, ndmin=1)
+            np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: its size must agree with its header
+            if path.suffix == ".npy"
+            else np.loadtxt(path, dtype=np.int64, ndmin=1)
         )
     except (OSError, ValueError) as error:
         reason = one_line(error)

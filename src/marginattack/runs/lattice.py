@@ -2,6 +2,7 @@
 
 From the attack's point, restorations further and further past the boundary are rounded, to the nearest grid value or
 away from the input. Of all that are adversarial the nearest is kept; then the segment to the first of them is bisected.
+Candidates for which the model returns NaN or infinity are skipped.
 """
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from marginattack.core.norms import Norm
 from marginattack.core.validation import Batch
+from marginattack.execution.passes import logits_in_batches
 from marginattack.execution.session import Session
 
 OVERSHOOTS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)  # in units of the distance
@@ -41,8 +43,10 @@ def _search(session: Session, batch: Batch, adversarial: Tensor, norm: Norm, lev
         """Keep the points that are adversarial and nearer than the best; which are adversarial."""
         nonlocal best, distance
         point = grid.clamp(0, levels)
-        label = session.predict((point / levels).unflatten(1, problem.shape))
-        crossed = batch.reached(label)[:, None].to(point.device)
+        with torch.no_grad():
+            logits = logits_in_batches(session.evaluator(), (point / levels).unflatten(1, problem.shape))
+        reached = batch.reached(logits.argmax(1)) & torch.isfinite(logits).all(1)
+        crossed = reached[:, None].to(point.device)
         size = norm.size(((point / levels).to(problem.x0) - problem.x0).double())
         nearer = crossed & (size < distance)
         best, distance = torch.where(nearer, point, best), torch.where(nearer, size, distance)

@@ -3,22 +3,25 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.analysis.diagnose import MAY_FAIL, Finding, check_results, make_finding, probe
+from marginattack.analysis.diagnose import MAY_FAIL, Finding, ResultChecks, make_finding, probe
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
+from marginattack.runs.failures import end_process_after, model_errors, name_samples
 from marginattack.runs.job import Job, check_labels, open_job, run_preflight
 from marginattack.runs.settings import Settings
 from marginattack.runs.trace import trace
 from marginattack.storage.lock import lock_folder
+from marginattack.storage.parquet import read_metadata
 from marginattack.storage.paths import StoragePath
 from marginattack.storage.run_folder import Part, RunFolder, now
 
@@ -54,28 +57,34 @@ def _run(
     on_finding: Callable[[Finding], None], engine: Engine,
 ) -> RunFolder:  # fmt: skip
     """Everything after the model was frozen and the inputs were checked."""
-    with lock_folder(out):
-        folder = RunFolder.create_or_resume(out, job.identity(), job.about())
+    with lock_folder(out) as lease:
+        folder = RunFolder.create_or_resume(out, job.identity(), job.about(), lease)
+        lost = folder.lost(folder.finished())
+        folder.begin_session()
         folder.save_findings([asdict(finding) for finding in before])
         with engine(job, folder, session) as pool:
             failed = _measure(job, folder, session.classifier.device, pool, progress)
             with progress("verifying", len(job.order) * len(job.parts)) as advance:
                 verified = pool.verify(advance)
         session = session.configure(batch_size=folder.manifest["sessions"][-1]["batch"])
-        folder.save_traces(_trace_parts(job, folder, session))
-        after = [
-            *_report_failed_shards(failed, folder), *_report_failed_rows(verified), *_report_mixed_hardware(folder),
-            *check_results(folder.all_columns()), *_probe_parts(job, folder, session),
-        ]  # fmt: skip
+        with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis of the results"):
+            folder.save_traces(_trace_parts(job, folder, session))
+            checks, digests, passes = _read_back(folder)
+            after = [
+                *_report_lost_shards(lost, folder), *_report_failed_shards(failed, folder),
+                *_report_failed_rows(verified), *_report_mixed_hardware(folder), *checks.findings(),
+                *_probe_parts(job, folder, session, passes),
+            ]  # fmt: skip
         for finding in after:
             on_finding(finding)
         folder.save_findings([asdict(finding) for finding in [*before, *after]])
-        folder.update_manifest(verified={**verified, "at": now()}, finished=None if failed else now())
+        folder.end_session(digests, verified={**verified, "at": now()}, finished=None if failed else now())
     return folder
 
 
 def _diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_findings: bool) -> list[Finding]:
-    findings = run_preflight(job)
+    with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis before the run"):
+        findings = run_preflight(job)
     for finding in findings:
         on_finding(finding)
     grave = [finding for finding in findings if finding.grade == "grave"]
@@ -107,15 +116,32 @@ def _trace_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[tupl
             targets = None if job.settings.target is None else columns["target"]
             batch = session.validate(columns["original"], columns["label"], targets, columns["id"])
             attack, norm = job.attacks[part.attack], NORMS[part.norm]
-            yield part, trace(session, batch, norm, attack, budget=job.settings.budget, seed=job.settings.seed)
+            with model_errors(batch.ids, "while tracing"):
+                rows = trace(session, batch, norm, attack, budget=job.settings.budget, seed=job.settings.seed)
+            yield part, rows
 
 
-def _probe_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[Finding]:
-    """Run the black-box probe against the first attack under each norm, on some samples of its first shard."""
-    if job.settings.target is not None:
+def _read_back(folder: RunFolder) -> tuple[ResultChecks, dict[tuple[int, Part], str], int]:
+    """Check the rows of the finished shards, one shard at a time: with their digests, and the passes they took."""
+    checks, digests, passes = ResultChecks(), dict[tuple[int, Part], str](), 0
+    for _, group in groupby(folder.read_all(), key=lambda each: each[0]):
+        tables = []
+        for shard, part, table in group:
+            digests[shard, part] = read_metadata(table)["digest"]
+            tables.append({name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names})
+        columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+        checks.add(columns)
+        passes += int(columns["forwards"].sum() + columns["backwards"].sum())
+    return checks, digests, passes
+
+
+def _probe_parts(job: Job, folder: RunFolder, session: Session, passes: int) -> Iterator[Finding]:
+    """Run the black-box probe against the first attack under each norm, on some samples of its first shard.
+
+    ``passes`` is what all rows took, of which the probes take a share.
+    """
+    if job.settings.target is not None or session.randomized is not None:  # it compares single decisions
         return
-    table = folder.table(["forwards", "backwards"])
-    passes = sum(int(np.sum(table.column(name).to_numpy())) for name in table.column_names)
     affordable = max(4, int(PROBE_SHARE * passes / PROBE_QUERIES / len(job.settings.norms)))
     for part in job.parts[: len(job.settings.norms)]:
         columns = _first_correct(folder, part, min(PROBED_SAMPLES, affordable))
@@ -125,7 +151,8 @@ def _probe_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[Find
             continue
         batch = session.validate(columns["original"], columns["label"])
         norm = NORMS[part.norm]
-        finding = probe(session, batch, columns["adversarial"], columns["distance"], norm, seed=job.settings.seed)
+        with model_errors(columns["id"], "while probing"):
+            finding = probe(session, batch, columns["adversarial"], columns["distance"], norm, seed=job.settings.seed)
         if finding is not None:
             yield finding
 
@@ -140,9 +167,21 @@ def _first_correct(folder: RunFolder, part: Part, count: int) -> dict[str, Tenso
     return {name: column[rows] for name, column in columns.items()} if len(rows) else None
 
 
+def _report_lost_shards(lost: list[tuple[int, Part]], folder: RunFolder) -> Iterator[Finding]:
+    if lost:
+        named = ", ".join(str(folder.file("margins", part, shard)) for shard, part in lost[:3])
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        samples = sum(len(folder.shards[shard]) for shard, _ in lost)
+        total = folder.manifest["samples"] * len(folder.parts)
+        yield make_finding("shards-lost", f"finished shards were gone: {named}{more}", samples, total)
+
+
 def _report_failed_shards(failed: list[FailedShard], folder: RunFolder) -> Iterator[Finding]:
     if failed:
-        named = "; ".join(f"{each.attack} {each.norm} shard {each.shard} ({each.error})" for each in failed[:5])
+        named = "; ".join(
+            f"{each.attack} {each.norm} shard {each.shard}, {name_samples(each.ids)} ({each.error})"
+            for each in failed[:5]
+        )
         more = f" and {len(failed) - 5} more" if len(failed) > 5 else ""
         samples = sum(len(folder.shards[each.shard]) for each in failed)
         total = folder.manifest["samples"] * len(folder.parts)
@@ -156,7 +195,7 @@ def _report_failed_rows(verified: dict[str, int]) -> Iterator[Finding]:
 
 
 def _report_mixed_hardware(folder: RunFolder) -> Iterator[Finding]:
-    kinds = {(session["hardware"], session["torch"]) for session in folder.manifest["sessions"]}
+    kinds = {(session["hardware"], session.get("torch", "unknown")) for session in folder.manifest["sessions"]}
     if len(kinds) > 1:
         seen = "sessions ran on " + "; ".join(sorted(f"{hardware} with torch {version}" for hardware, version in kinds))
         yield make_finding("mixed-conditions", seen, 0, folder.manifest["samples"])

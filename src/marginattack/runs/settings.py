@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from marginattack.errors import InputError
+from marginattack.errors import InputError, redact
+from marginattack.storage.paths import refuse_keys
 
 if TYPE_CHECKING:
     from marginattack.attacks import Attack
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_keys(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            refuse_keys(value)
+        return value
 
 
 class ModelSettings(_Strict):
@@ -34,7 +42,7 @@ class ModelSettings(_Strict):
     )  # fmt: skip
     resize: int | None = Field(None, ge=1, description="Resize the shorter side to N pixels in front of the model.")
     crop: int | None = Field(None, ge=1, description="Crop the central N × N pixels in front of the model.")
-    trust_pickle: bool = Field(False, description="Load pickle files, which can execute arbitrary code.")
+    trust_pickle: bool = Field(False, description="Load .pt2 and pickle files, which can execute arbitrary code.")
 
 
 class DataSettings(_Strict):
@@ -78,12 +86,44 @@ class Settings(_Strict):
         description="Claimed accuracy, from 0 to 1; a much lower one is a grave finding.",
     )  # fmt: skip
     shard: int = Field(512, ge=1, description="Samples per shard; results are stored shard by shard.")
+    shard_timeout: int = Field(
+        86400, ge=1, le=10**9, title="SECONDS",
+        description="Time after which a shard counts as hung and is tried again.",
+    )  # fmt: skip
     batch: int | None = Field(None, ge=1, description="Batch size; by default as many samples as fit into memory.")
     device: str | None = Field(None, description="cpu, cuda, cuda:1, …; by default a GPU if there is one.")
     search: Literal["float32", "tf32", "bf16"] = Field(
         "float32", title="PRECISION", description="Precision of the search, not of the result: float32, tf32 or bf16."
     )
+    max_gib: float | None = Field(
+        None, gt=0, title="N",
+        description="Largest file or array to open, in GiB; by default 4 for a model file and less for others.",
+    )  # fmt: skip
     compiled: bool = Field(False, description="On a GPU, compile the model with torch.compile; for large data sets.")
+    randomized: bool = Field(False, description="The model draws random numbers: adversarial means wrong at a rate.")
+    eot: int | None = Field(
+        None, ge=1, description="With --randomized: draws per query, each counted as a pass; 10 unless stated."
+    )
+    rate: float | None = Field(
+        None, gt=0, lt=1,
+        description="With --randomized: adversarial means wrong with a probability above RATE; 0.5 unless stated.",
+    )  # fmt: skip
+    draws: int | None = Field(
+        None, ge=20, description="With --randomized: a stored point holds on N fresh draws; 200 unless stated."
+    )
+    confidence: float | None = Field(
+        None, gt=0, lt=1, title="PROBABILITY",
+        description="With --randomized: with which probability it does, at least; 0.99 unless stated.",
+    )  # fmt: skip
+
+    @field_validator("randomized", "eot", "rate", "draws", "confidence")
+    @classmethod
+    def _check_randomized(cls, value: Any, info: Any) -> Any:
+        if info.field_name != "randomized" and value is not None and not info.data.get("randomized"):
+            raise ValueError("it is for randomised models only: add --randomized")
+        if info.field_name == "randomized" and value and info.data.get("lattice"):
+            raise ValueError("images at 8 bits are not searched for randomised models: leave out --lattice")
+        return value
 
     @field_validator("model", "data", "norms", "attacks", mode="before")
     @classmethod
@@ -109,9 +149,11 @@ class Settings(_Strict):
 def read_settings(config: Path | None, assignments: list[str], flags: dict[str, Any]) -> Settings:
     """Read settings from a TOML file, then ``a.b=v`` assignments, then options, of which the last take precedence.
 
-    Options are keyed by the dotted name of their setting, and None if they were not given.
+    Options are keyed by the dotted name of their setting, and None if they were not given. Files may be foreign, so
+    they cannot grant trust: a file that does so needs an assignment or an option that says the same.
     """
     tree = {} if config is None else _read_toml(config)
+    trusting = isinstance(tree.get("model"), dict) and tree["model"].pop("trust_pickle", False)
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not name:
@@ -123,6 +165,9 @@ def read_settings(config: Path | None, assignments: list[str], flags: dict[str, 
     for name in ("model", "data"):
         if name not in tree:
             raise InputError(f"no {name} given: pass --{name}, or set `{name}` in the --config file")
+    if trusting and "trust_pickle" not in tree["model"]:
+        hint = "add --trust-pickle to the command if you trust the files that it names"
+        raise InputError(f"--config {config} sets model.trust_pickle, which only the command line can grant: {hint}")
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
@@ -131,7 +176,7 @@ def read_settings(config: Path | None, assignments: list[str], flags: dict[str, 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"--config {path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -168,7 +213,7 @@ def _explain(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         nested: dict[str, type[BaseModel]] = {"model": ModelSettings, "data": DataSettings}
         return f"no setting named {key}: choose from {', '.join(nested.get(section, Settings).model_fields)}"
-    return f"setting {key} is {first['input']!r}: {_reason(error)}"
+    return redact(f"setting {key} is {first['input']!r}: {_reason(error)}")
 
 
 def _reason(error: ValidationError) -> str:

@@ -9,9 +9,10 @@ from torch import Tensor
 from marginattack.core.norms import NORMS
 from marginattack.execution.session import Session
 from marginattack.measuring import measure_samples
+from marginattack.runs.failures import Samples, explain_model_error, is_model_error, model_errors, slice_samples
 from marginattack.runs.job import Job
 from marginattack.runs.lattice import search_lattice
-from marginattack.runs.verify import fingerprint, verify_shard
+from marginattack.runs.verify import fingerprints, verify_shard
 from marginattack.storage.run_folder import COLUMNS, Part, RunFolder
 
 
@@ -26,10 +27,7 @@ class ShardRunner:
     def measure(self, shard: int, part: Part, batch: int, progress: Callable[[int], None] | None = None) -> None:
         """Measure one part of a shard; ``progress`` is called with the number of samples done."""
         self._resize(batch)
-        if shard != self._shard:
-            self._samples = None  # free the last shard before the next is read
-            self._shard, self._samples = shard, self.job.samples(self.folder.shards[shard])
-        columns, images, counts = self._measure(part, self._samples, progress)
+        columns, images, counts = self._measure_or_explain(part, self._read(shard), progress)
         self.folder.commit(part, shard, columns, images, counts)
         if progress is not None:
             progress(len(self.folder.shards[shard]) - len(columns["id"]))  # those that --only-correct left out
@@ -37,23 +35,56 @@ class ShardRunner:
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
         """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""
         self._resize(batch)
-        return verify_shard(self.folder, self.session, part, shard)
+        with model_errors(torch.from_numpy(self.job.order[list(self.folder.shards[shard])]), "while verifying"):
+            return verify_shard(self.folder, self.session, part, shard, self._read(shard))
+
+    def _read(self, shard: int) -> Samples:
+        """The ids, images and labels of a shard, which are read once for all its parts."""
+        if shard != self._shard:
+            self._samples = None  # free the last shard before the next is read
+            self._shard, self._samples = shard, self.job.samples(self.folder.shards[shard])
+        samples: Samples = self._samples
+        return samples
 
     def _resize(self, batch: int) -> None:
         """Use this batch size; the session, with what it captured for one shard, serves the next."""
         if self._batch != batch:
             self._batch, self.session = batch, self.session.configure(batch_size=batch)
 
+    def _measure_or_explain(
+        self, part: Part, samples: Samples, progress: Callable[[int], None] | None
+    ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, int]]:
+        """Measure the samples; if the model fails on one, the error names it."""
+        done = 0
+
+        def count(more: int) -> None:
+            nonlocal done
+            done += more
+            if progress is not None:
+                progress(more)
+
+        try:
+            return self._measure(part, samples, count)
+        except Exception as error:
+            if not is_model_error(error):
+                raise
+            first = done if done < len(samples[0]) else 0  # the attack was done: --lattice failed
+            size = len(samples[0]) if self.job.settings.only_correct else self.session.batch_size
+            raise explain_model_error(
+                error, slice_samples(samples, slice(first, first + size)), lambda some: self._measure(part, some, None)
+            ) from error
+
     def _measure(
-        self, part: Part, samples: tuple[Tensor, Tensor, Tensor], progress: Callable[[int], None] | None
+        self, part: Part, samples: Samples, progress: Callable[[int], None] | None
     ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, int]]:
         """The columns and images of a shard; how many of its samples were seen and classified correctly ("right")."""
         job, settings, norm, (ids, x, y) = self.job, self.job.settings, NORMS[part.norm], samples
         batch, correct = self.session.validate(x, y, ids=ids), None
         seen = len(batch)
+        self.session.seed_draws(settings.seed, batch.ids)
         if settings.only_correct or settings.target is not None:
-            logits = self.session.logits(batch.images, batch.ids)
-            correct = logits.argmax(1) == batch.labels
+            logits, prediction, *_ = self.session.classify(batch)
+            correct = prediction == batch.labels
             if settings.only_correct:
                 batch, logits = batch.select(correct), logits[correct]
             if len(batch) == 0:
@@ -65,7 +96,7 @@ class ShardRunner:
             budget=settings.budget, seed=settings.seed, progress=progress,
         )  # fmt: skip
         columns: dict[str, Any] = {name: getattr(margins, name) for name in margins.columns() if name != "adversarial"}
-        columns |= {"id": batch.ids, "input": [fingerprint(image) for image in batch.images]}
+        columns |= {"id": batch.ids, "input": fingerprints(batch.images)}
         columns["target"] = torch.full_like(batch.labels, -1) if batch.targets is None else batch.targets
         images = {"original": batch.images, "adversarial": margins.adversarial}
         if settings.lattice:

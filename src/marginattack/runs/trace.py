@@ -41,5 +41,8 @@ def trace(
 ) -> dict[str, list[Any]]:
     """Run an attack on a validated batch and return one row per query and sample."""
     tracer = Tracer(batch.ids)
+    session.seed_draws(seed, batch.ids)
     session.problem(batch, norm, budget=budget, seed=seed, observer=tracer).solve(attack)
+    if session.randomized is not None:  # the problem counts a pass with all its draws as one
+        tracer.rows["passes"] = [session.randomized.eot * passes for passes in tracer.rows["passes"]]
     return tracer.rows

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from marginattack.errors import InputError, MarginAttackError, MissingDependencyError, describe, one_line
+from marginattack.storage.paths import refuse_keys
+
+RAISE = "pass --max-gib N to allow N GiB"
 
 
 class Form(NamedTuple):
@@ -22,6 +25,7 @@ class Form(NamedTuple):
 
 def match_form(source: str, forms: Mapping[str, Form]) -> str | None:
     """Return the key whose prefix (``zoo:NAME``), else whose file name extension (``FILE.npz``), the source has."""
+    refuse_keys(source)
     for key in forms:
         prefix, colon, name = key.partition(":")
         if colon and source.startswith(f"{prefix}:"):
@@ -62,6 +66,13 @@ def suggest(name: str, known: list[str]) -> str:
     """Return ``did you mean …?`` with the closest known names, or a few examples."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     return f"did you mean {', '.join(close)}?" if close else f"it has {len(known)}, for example {', '.join(known[:3])}"
+
+
+def check_size(what: str, size: int, usual: int, max_gib: float | None) -> None:
+    """Refuse, before it is read or unpacked, what takes more bytes than usual, or than the user allows."""
+    limit = usual if max_gib is None else int(max_gib * 2**30)
+    if size > limit:
+        raise InputError(f"{what} takes {size / 2**20:,.0f} MiB, more than {limit / 2**20:,.0f} MiB: {RAISE}")
 
 
 def sha256(*head: object, chunks: Iterable[bytes] = ()) -> str:

@@ -54,7 +54,7 @@ def open_samples(source: str, options: Options) -> Data:
     if name not in SAMPLES:
         raise InputError(f"no samples named {name!r}: choose one of {', '.join(SAMPLES)}")
     with as_file(files(__package__) / "samples" / f"{name}.npz") as path:
-        return read_npz(source, path)
+        return read_npz(source, path, options)
 
 
 FORMS: dict[str, Form] = {
@@ -77,6 +77,7 @@ def open_data(
     split: str | None = None,
     image_size: ImageSize | None = None,
     trust_pickle: bool = False,
+    max_gib: float | None = None,
 ) -> Data:
     """Open images and labels by name. Everything that headers show is checked now, pixels when they are read.
 
@@ -86,6 +87,8 @@ def open_data(
         split: The split of a ``torchvision:`` or ``hf:`` dataset; by default the test split.
         image_size: How to resize and crop image files. Arrays are measured as they are.
         trust_pickle: Allow the torchvision datasets whose index is a pickle.
+        max_gib: The size in GiB that a compressed array may have even if it grows more than 100-fold when it is
+            unpacked; by default 1/16.
 
     Returns:
         The data: ``len``, ``shape``, ``classes``, ``read(rows)`` and ``digest()``.
@@ -98,7 +101,7 @@ def open_data(
         >>> images, labels = open_data("samples:mnist").read(range(10))
     """
     check_options(source, {"labels": labels, "split": split})
-    options = Options(labels=labels, split=split, image_size=image_size, trust_pickle=trust_pickle)
+    options = Options(labels=labels, split=split, image_size=image_size, trust_pickle=trust_pickle, max_gib=max_gib)
     data: Data = FORMS[find_form(source)].open(source, options)
     return data
 

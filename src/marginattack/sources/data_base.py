@@ -1,5 +1,6 @@
 """Base classes of the data sources: images and labels that are read when they are needed."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class Options:
     split: str | None = None
     image_size: ImageSize | None = None
     trust_pickle: bool = False
+    max_gib: float | None = None
 
 
 class Data(ABC):
@@ -50,6 +52,13 @@ class Data(ABC):
     def digest(self) -> str:
         """Return the SHA-256 of everything that ``read`` depends on."""
 
+    def stamp(self) -> str:
+        """Return a digest of the sizes and times of the files when they were opened; empty where they are not known.
+
+        Data of one stamp on one file system is the same: another process need not hash it again.
+        """
+        return ""
+
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self)} images of {'×'.join(map(str, self.shape))}>"
 
@@ -71,7 +80,8 @@ class ImageData(Data):
         self, name: str, n: int, size: ImageSize | None, classes: list[str] | None, surveyed: Sequence[int]
     ) -> None:
         self.name, self.n, self.size = name, n, size or ORIGINAL_SIZE
-        super().__init__(name, survey(((item.name, item.file) for item in self.items(surveyed)), size, name), classes)
+        self.opened = np.zeros((n, 2), np.int64)  # size and time of each file when it was first seen
+        super().__init__(name, survey(((item.name, item.file) for item in self._watch(surveyed)), size, name), classes)
 
     @abstractmethod
     def items(self, rows: Sequence[int]) -> Iterator[ImageItem]:
@@ -83,7 +93,7 @@ class ImageData(Data):
     def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Decode these images."""
         images, labels = torch.empty(len(rows), *self.shape), torch.empty(len(rows), dtype=torch.int64)
-        for k, item in enumerate(self.items(rows)):
+        for k, item in enumerate(self._watch(rows)):
             try:
                 images[k], labels[k] = decode(item.file, self.shape, self.size), item.label
             except InputError as error:
@@ -92,9 +102,27 @@ class ImageData(Data):
 
     def digest(self) -> str:
         """Hash all images and labels, and how images are resized and cropped."""
-        every = self.items(range(len(self)))
+        every = self._watch(range(len(self)))
         chunks = (chunk for item in every for chunk in self._identify(item))
         return sha256(self.kind, tuple(self.size), self.shape, chunks=chunks)
+
+    def stamp(self) -> str:
+        """Hash the sizes and times of the files, if every image is one."""
+        for row, item in enumerate(self.items(range(len(self)))):
+            if not isinstance(item.file, Path):
+                return ""
+            if not self.opened[row].any():
+                self.opened[row] = file_stamp(item.file)
+        return sha256(self.kind, chunks=[self.opened.tobytes()]) if self.opened[:, 1].all() else ""
+
+    def _watch(self, rows: Sequence[int]) -> Iterator[ImageItem]:
+        """Yield the images of these rows. A file that is not the one that was first seen is refused after its use."""
+        for row, item in zip(rows, self.items(rows), strict=True):
+            if isinstance(item.file, Path) and not self.opened[row].any():
+                self.opened[row] = file_stamp(item.file)
+            yield item
+            if isinstance(item.file, Path):
+                check_unchanged(item.file, (int(self.opened[row, 0]), int(self.opened[row, 1])), self.name)
 
     def _identify(self, item: ImageItem) -> Iterator[bytes]:
         """Yield all that identifies one image, a bounded number of bytes at a time."""
@@ -110,6 +138,23 @@ class ImageData(Data):
         else:
             yield repr((item.file.mode, item.file.size, item.label)).encode()
             yield item.file.tobytes()
+
+
+def file_stamp(file: Path | int) -> tuple[int, int]:
+    """Return the size of a file and the time of its last change; -1 where it cannot be accessed."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return -1, -1
+    return status.st_size, status.st_mtime_ns
+
+
+def check_unchanged(file: Path | int, opened: tuple[int, int], name: str) -> None:
+    """Refuse a file that was changed since it was opened: its digest no longer describes it."""
+    if file_stamp(file) != opened:
+        which = f" ({file.name})" if isinstance(file, Path) else ""
+        hint = "restore it and run the same command again, or measure it anew into another --out"
+        raise InputError(f"{name}{which} was changed while it was in use: {hint}")
 
 
 def check_labels(labels: NDArray[Any], where: str, hint: str = "give each image its class index") -> Tensor:

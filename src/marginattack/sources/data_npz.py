@@ -7,7 +7,6 @@ import struct
 import tempfile
 import weakref
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,14 +21,13 @@ from torch import Tensor
 
 from marginattack.core.validation import ROUNDING
 from marginattack.errors import InputError, one_line
-from marginattack.sources.common import sha256
-from marginattack.sources.data_base import CHUNK, Data, Options, check_labels
+from marginattack.sources.common import check_size, sha256
+from marginattack.sources.data_base import CHUNK, Data, Options, check_labels, check_unchanged, file_stamp
 
 CHANNELS = (1, 3, 4)
 LAYOUTS = ("nhw", "nhwc", "nchw")
-MAX_GROWTH, GROWTH_CHECKED_FROM = 100, 2**30  # a member that grows more, and past this many bytes, is a zip bomb
+MAX_GROWTH, UNPACKED_BYTES = 100, 2**26  # a member may grow so much, or to so many bytes; --max-gib raises the latter
 MAX_HEADER = 2**16  # bytes
-BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError)
 SURVEYED = 64  # images whose range is checked before a run starts
 
 
@@ -40,6 +38,7 @@ class StoredArray(NamedTuple):
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    opened: tuple[int, int]  # size and time of the file
 
     @property
     def nbytes(self) -> int:
@@ -55,8 +54,7 @@ class StoredArray(NamedTuple):
         """Read consecutive rows. They are read, not mapped, so that memory does not grow with the pages touched."""
         row = self.nbytes // self.shape[0]
         content = os.pread(self.file.fileno(), count * row, self.offset + first * row)
-        if len(content) < count * row:
-            raise InputError(f"{self.file.name}: the file became shorter while it was read: restore it and restart")
+        check_unchanged(self.file.fileno(), self.opened, str(self.file.name))
         return np.frombuffer(content, self.dtype).reshape(count, *self.shape[1:])
 
     def chunks(self) -> Iterator[bytes]:
@@ -68,11 +66,11 @@ class StoredArray(NamedTuple):
 class NpzData(Data):
     """The arrays x and y of an .npz file."""
 
-    def __init__(self, name: str, x: StoredArray, labels: Tensor, layout: str) -> None:
+    def __init__(self, name: str, x: StoredArray, labels: Tensor, layout: str, opened: tuple[int, int]) -> None:
         height, width = x.shape[2:] if layout == "nchw" else x.shape[1:3]
         channels = {"nhw": 1, "nhwc": x.shape[-1], "nchw": x.shape[1]}[layout]
         super().__init__(name, (channels, height, width), None)
-        self.x, self.layout = x, layout
+        self.x, self.layout, self.opened = x, layout, opened
         self.labels: Tensor = labels
         weakref.finalize(self, x.file.close)
 
@@ -114,13 +112,17 @@ class NpzData(Data):
         chunks = (chunk for part in (self.x.chunks(), [self.labels.numpy().tobytes()]) for chunk in part)
         return sha256("npz", self.x.dtype.str, self.x.shape, self.layout, chunks=chunks)
 
+    def stamp(self) -> str:
+        """Hash size and time of the file."""
+        return sha256("npz", *self.opened)
+
 
 def open_npz(source: str, options: Options) -> Data:
     """Open an .npz file with arrays x (uint8, or floats in [0, 1]) and y (class indices)."""
-    return read_npz(source, Path(source).expanduser())
+    return read_npz(source, Path(source).expanduser(), options)
 
 
-def read_npz(name: str, path: Path) -> NpzData:
+def read_npz(name: str, path: Path, options: Options) -> NpzData:
     """Open the arrays of a file after all checks. ``name`` is used in error messages."""
     if not path.is_file():
         raise InputError(f"{name}: no such file: check the path")
@@ -128,10 +130,10 @@ def read_npz(name: str, path: Path) -> NpzData:
         file = stack.enter_context(path.open("rb"))
         try:
             with zipfile.ZipFile(file) as archive:
-                data = _Reader(name, archive, file).data()
+                data = _Reader(name, archive, file, file_stamp(file.fileno()), options.max_gib).data()
         except InputError:
             raise
-        except BROKEN as error:
+        except Exception as error:  # zipfile and numpy raise all kinds of errors on broken files
             hint = "write it again with np.savez"
             raise InputError(f"{name}: not a complete .npz file ({one_line(error)}): {hint}") from error
         if data.x.file is file:
@@ -146,6 +148,8 @@ class _Reader:
     name: str
     archive: zipfile.ZipFile
     file: IO[bytes]
+    opened: tuple[int, int]
+    max_gib: float | None
 
     def data(self) -> NpzData:
         """Return the arrays x and y."""
@@ -160,7 +164,7 @@ class _Reader:
         labels = check_labels(y.read(0, y.shape[0]), f"{self.name}: y")
         if y.file is not self.file:
             y.file.close()
-        data = NpzData(self.name, self.unpack(members["x"], x), labels, layout)
+        data = NpzData(self.name, self.unpack(members["x"], x), labels, layout, self.opened)
         for row in range(0, len(data), max(1, len(data) // SURVEYED)):
             data.pixels(row, 1)
         return data
@@ -173,24 +177,19 @@ class _Reader:
         """Locate an array by its header, if the sizes in the archive agree with it and it is no zip bomb."""
         member, size = repr(info.filename), info.file_size
         self.check_compression(info)
-        with self.archive.open(info) as stream:
-            start = io.BytesIO(stream.read(MAX_HEADER))  # a header of gigabytes is not read
-        version = np.lib.format.read_magic(start)
-        read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(start)
+        start, shape, fortran, dtype = self.header(info)
         header = start.tell()
         if dtype.hasobject or dtype.names:
             raise self.error(f"{member} holds Python objects or records", "save numbers; pickles are never unpickled")
         if min(shape, default=0) < 1:
             raise self.error(f"{member} has shape {shape}", "it must be an array that is not empty")
-        array = StoredArray(self.file, self.data_offset(info) + header, dtype, shape)
+        array = StoredArray(self.file, self.data_offset(info) + header, dtype, shape, self.opened)
         if header + array.nbytes != size:
             needed = f"its shape {shape} of {dtype} needs {header + array.nbytes}"
             raise self.error(f"{member} declares {size} bytes, but {needed}", "the file is broken or a zip bomb")
-        if size > GROWTH_CHECKED_FROM and size > MAX_GROWTH * info.compress_size:
-            growth = f"more than {MAX_GROWTH}-fold and beyond 1 GiB, like a zip bomb"
-            hint = "write it uncompressed, with np.savez"
-            raise self.error(f"{member} grows from {info.compress_size} to {size} bytes, {growth}", hint)
+        if size > MAX_GROWTH * info.compress_size:
+            what = f"{self.name}: {member}, which grows more than {MAX_GROWTH}-fold like a zip bomb,"
+            check_size(what, size, UNPACKED_BYTES, self.max_gib)
         if fortran and len(shape) > 1:
             raise self.error(
                 f"{member} is in Fortran order, so images are not contiguous", "save np.ascontiguousarray(x)"
@@ -198,6 +197,14 @@ class _Reader:
         if info.compress_type == zipfile.ZIP_STORED and array.offset - header + size > self.archive.start_dir:
             raise self.error(f"{member} declares {size} bytes, more than the file has", "the file is broken")
         return array
+
+    def header(self, info: zipfile.ZipInfo) -> tuple[io.BytesIO, tuple[int, ...], bool, np.dtype[Any]]:
+        """Return the start of an array, read up to its first value, its shape, order and dtype."""
+        with self.archive.open(info) as stream:
+            start = io.BytesIO(stream.read(MAX_HEADER))  # a header of gigabytes is not read
+        version = np.lib.format.read_magic(start)
+        read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+        return start, *read(start)
 
     def check_compression(self, info: zipfile.ZipInfo) -> None:
         """Stored or deflated, as numpy writes: other methods cannot be unpacked in bounded memory."""
@@ -227,8 +234,9 @@ class _Reader:
         """Return the layout that the array ``layout`` states, or infer it: the channel axis has length 1, 3 or 4."""
         if info is not None:
             self.check_compression(info)
-            content = self.archive.read(info) if info.file_size < CHUNK else b""
-            layout = str(np.load(io.BytesIO(content), allow_pickle=False)).lower()[:40]
+            start, _, _, dtype = self.header(info)
+            content = start.read()[: dtype.itemsize] if dtype.kind in "US" else b""
+            layout = str(np.frombuffer(content, dtype)[0] if content else dtype).lower()[:40]
             if layout not in LAYOUTS or len(layout) != len(shape):
                 raise self.error(f"layout is {layout!r} for x of shape {shape}", f"choose one of {', '.join(LAYOUTS)}")
             return layout
@@ -263,4 +271,4 @@ class _Reader:
                 problem = f"{info.filename!r} does not unpack to the {size} bytes that it declares"
                 raise self.error(problem, "the file is broken or a zip bomb")
             stack.pop_all()  # open as long as the data is used
-        return array._replace(file=target, offset=size - array.nbytes)
+        return array._replace(file=target, offset=size - array.nbytes, opened=file_stamp(target.fileno()))

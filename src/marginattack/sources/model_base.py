@@ -1,6 +1,7 @@
 """What the model sources share: their result, reading files and weights, and wrappers for recorded programs."""
 
 import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 
 from marginattack.core.validation import check_logits
 from marginattack.errors import InputError
-from marginattack.sources.common import explain_errors
+from marginattack.sources.common import check_size, explain_errors
 from marginattack.sources.images import ImageSize
 from marginattack.sources.preprocess import Statistics
 
+MODEL_BYTES = 4 * 2**30  # of a model file; --max-gib raises it
 USE_FACTORY = "define the network in a Python file and pass file.py:factory, a function that builds it and loads them"
 
 
@@ -24,6 +26,7 @@ class ModelOptions:
 
     trust_pickle: bool
     device: str
+    max_gib: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,20 +43,33 @@ class LoadedModel:
     notes: dict[str, Any] = field(default_factory=dict)  # further entries of the manifest
 
 
-def read_file(path: str) -> bytes:
-    """Read a model file once, so that the bytes that are checked and hashed are those that are loaded."""
+def find_file(path: str) -> Path:
+    """Return the path of a model file, if there is one."""
     file = Path(path)
     if file.is_dir():
         raise InputError(f"{path} is a folder: pass the model's file, or hf:{path} for a transformers model")
-    if not file.exists():
+    if not file.is_file():
         raise InputError(f"no file {path}: check --model")
+    return file
+
+
+def read_file(path: str, options: ModelOptions, *, runs_code: str = "") -> bytes:
+    """Read a model file once, so that the bytes that are checked and hashed are those that are loaded.
+
+    A file whose loading runs code, described by ``runs_code``, is read only if the user trusts it.
+    """
+    file = find_file(path)
+    if runs_code and not options.trust_pickle:
+        hint = f"pass --trust-pickle if you trust its origin; otherwise {USE_FACTORY}, or export it as .onnx"
+        raise InputError(f"{path} is {runs_code}, and loading it runs the code in it: {hint}")
     with explain_errors(f"cannot read {path}"):
+        check_size(path, file.stat().st_size, MODEL_BYTES, options.max_gib)
         return file.read_bytes()
 
 
-def load_weights(module: nn.Module, path: str) -> None:
+def load_weights(module: nn.Module, path: str, options: ModelOptions) -> None:
     """Load weights from a local file: .safetensors, or a state_dict that is read with weights_only."""
-    content = read_file(path)
+    content = read_file(path, options)
     if path.endswith(".safetensors"):
         from safetensors.torch import load
 
@@ -61,6 +77,9 @@ def load_weights(module: nn.Module, path: str) -> None:
             weights: Mapping[str, Tensor] = load(content)
     else:
         with explain_errors(f"cannot read {path} as a state_dict of tensors", "save it as .safetensors"):
+            if zipfile.is_zipfile(io.BytesIO(content)):
+                unpacked = sum(info.file_size for info in zipfile.ZipFile(io.BytesIO(content)).infolist())
+                check_size(f"{path}, unpacked,", unpacked, len(content), options.max_gib)  # torch does not compress
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     with explain_errors(f"the weights in {path} do not fit {type(module).__name__}"):
         module.load_state_dict(dict(weights))

@@ -38,7 +38,7 @@ def open_torchvision(source: str, options: ModelOptions) -> LoadedModel:
         warnings.simplefilter("ignore")  # some constructors announce a change of their initial weights
         module = models.get_model(name, weights=None if is_file else weights)
     if is_file:
-        load_weights(module, weights_name)
+        load_weights(module, weights_name, options)
     transforms = weights.transforms()
     return LoadedModel(
         module=module,
@@ -62,7 +62,7 @@ def open_timm(source: str, options: ModelOptions) -> LoadedModel:
     with explain_errors(f"cannot get timm:{name}", OFFLINE.format(f"timm:{name}")):
         module = timm.create_model(name, pretrained=not file)
     if file:
-        load_weights(module, file)
+        load_weights(module, file, options)
     config = timm.data.resolve_data_config(pretrained_cfg=module.pretrained_cfg)
     crop = int(config["input_size"][-1])
     labels = module.pretrained_cfg.get("label_names")

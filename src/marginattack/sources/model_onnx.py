@@ -2,34 +2,44 @@
 
 import re
 from collections.abc import Callable
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from marginattack.errors import InputError, describe
-from marginattack.sources.common import explain_errors, import_extra, sha256
+from marginattack.sources.common import check_size, explain_errors, import_extra, sha256
 from marginattack.sources.model_base import AnyBatch, LoadedModel, ModelOptions, almost_equal, load_program, read_file
 
 DTYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
 USUAL_SIDES = (32, 224, 28)  # pixels, tried where the graph leaves a side free
+EXTERNAL_BYTES = 2**31  # as much as one protobuf can hold
+VALUE_BYTES = 2**28  # of one array that the graph declares; --max-gib raises it
+USE_CODE = "pass file.py:factory"
 EXPORT = "torch.onnx.export(…, opset_version=17, dynamo=False)"
 
 
 def open_onnx(source: str, options: ModelOptions) -> LoadedModel:
     """Open an ONNX graph of a fixed or dynamic batch size."""
-    content = read_file(source)
+    content = read_file(source, options)
     onnx, onnx2torch, runtime = (import_extra(name, "onnx") for name in ("onnx", "onnx2torch", "onnxruntime"))
     with explain_errors(f"{source} is not an ONNX model"):
-        proto = onnx.load(source)
+        proto = onnx.load_model_from_string(content)
+        external = _load_external(onnx.external_data_helper, proto, source, options)
         onnx.checker.check_model(proto)
+        _check_values(onnx, proto, source, options)
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+    complete = proto.SerializeToString() if external else content
     for number, node in enumerate(proto.graph.node):
         node.name = f"node_{number}"  # onnx2torch writes these names into Python code: a name must not be code
-    with explain_errors(f"onnxruntime cannot load {source}"):
-        session = runtime.InferenceSession(source, providers=["CPUExecutionProvider"])
-    name, dims, dtype = _only_input(session, source)
     converted = _convert(onnx2torch, proto, source, opset).eval()
+    quiet = runtime.SessionOptions()
+    quiet.log_severity_level = 4  # errors are raised
+    with explain_errors(f"onnxruntime cannot load {source}"):
+        session = runtime.InferenceSession(complete, quiet, providers=["CPUExecutionProvider"])
+    name, dims, dtype = _only_input(session, source)
     batch, *sides = (dim if isinstance(dim, int) and dim > 0 else None for dim in dims)
     padded = AnyBatch(converted, tuple(sides), batch or 1, batch)
 
@@ -37,9 +47,36 @@ def open_onnx(source: str, options: ModelOptions) -> LoadedModel:
         parts = images.split(batch) if batch else [images]
         return torch.cat([torch.from_numpy(session.run(None, {name: part.numpy()})[0]) for part in parts])
 
-    probe = _find_probe(reference, sides, batch or 3, dtype, source)
+    probe = _find_probe(reference, sides, batch or 3, dtype, source, options)
     _compare(padded, reference, probe, source)
-    return load_program(padded, probe, source, content=sha256(chunks=[content]), notes={"opset": opset})
+    return load_program(padded, probe, source, content=sha256(chunks=[content, *external]), notes={"opset": opset})
+
+
+def _load_external(helper: Any, proto: Any, path: str, options: ModelOptions) -> list[bytes]:
+    """Load the weights that are stored in other files, if they are not too large, and return their bytes."""
+    tensors = [tensor for tensor in helper._get_all_tensors(proto) if helper.uses_external_data(tensor)]
+    total = 0
+    for tensor in tensors:
+        info = helper.ExternalDataInfo(tensor)
+        size = (Path(path).parent / info.location).stat().st_size
+        first, length = info.offset or 0, size if info.length is None else info.length
+        if info.length is not None and first + length > size:
+            raise InputError(f"{path}: {info.location} has {size} bytes, not {first + length}: copy it again")
+        total += length
+    check_size(f"the external data of {path}", total, EXTERNAL_BYTES, options.max_gib)
+    helper.load_external_data_for_model(proto, str(Path(path).parent))
+    return [tensor.raw_data for tensor in tensors]
+
+
+def _check_values(onnx: Any, proto: Any, path: str, options: ModelOptions) -> None:
+    """Refuse a graph that states an array, such as a constant or the input, which would fill the memory."""
+    graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+    for value in [*graph.input, *graph.value_info, *graph.output]:
+        kind = value.type.tensor_type
+        if kind.elem_type:
+            size = prod(max(dim.dim_value, 1) for dim in kind.shape.dim)
+            bytes_each = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize
+            check_size(f"the array {value.name[:40]!r} of {path}", size * bytes_each, VALUE_BYTES, options.max_gib)
 
 
 def _only_input(session: Any, path: str) -> tuple[str, list[Any], torch.dtype]:
@@ -59,19 +96,21 @@ def _convert(onnx2torch: Any, proto: Any, path: str, opset: int) -> Any:
     except Exception as error:
         operator = re.search(r"operation_type='(\w+)'", str(error))
         why = f"unknown operator {operator[1]}" if operator else describe(error)
-        hint = f"opset {opset} was used, and opsets up to 17 of the legacy exporter work: {EXPORT}, or pass a .pt2"
+        hint = f"opset {opset} was used, and opsets up to 17 of the legacy exporter work: {EXPORT}, or {USE_CODE}"
         raise InputError(f"onnx2torch cannot convert {path}: {why}; {hint}") from error
 
 
 def _find_probe(
-    reference: Callable[[Tensor], Tensor], sides: list[int | None], n: int, dtype: torch.dtype, path: str
-) -> Tensor:
+    reference: Callable[[Tensor], Tensor], sides: list[int | None], n: int, dtype: torch.dtype, path: str,
+    options: ModelOptions,
+) -> Tensor:  # fmt: skip
     """Return a random batch that onnxruntime accepts. Free sides are tried at usual sizes: only the network knows."""
     problem: Exception = ValueError("no size fits")
     for free in USUAL_SIDES if None in sides else (0,):
         shape = [side or (3 if axis == 0 and len(sides) == 3 else free) for axis, side in enumerate(sides)]
-        images = torch.rand(n, *shape, generator=torch.Generator().manual_seed(0)).to(dtype)
         try:
+            check_size(f"an input of shape {(n, *shape)}", 4 * n * prod(shape), VALUE_BYTES, options.max_gib)
+            images = torch.rand(n, *shape, generator=torch.Generator().manual_seed(0)).to(dtype)
             reference(images)
             return images
         except Exception as error:
@@ -86,8 +125,8 @@ def _compare(module: AnyBatch, reference: Callable[[Tensor], Tensor], images: Te
         logits = module(images)
     if logits.shape != expected.shape:
         shapes = f"returns shape {tuple(logits.shape)}, but onnxruntime {tuple(expected.shape)}"
-        raise InputError(f"{path}: the converted model {shapes}: pass a .pt2 instead")
+        raise InputError(f"{path}: the converted model {shapes}: {USE_CODE} instead")
     if not almost_equal(logits, expected):
         difference, largest = float((logits - expected).abs().max()), float(expected.abs().max())
         sizes = f"differ by up to {difference:.3g} on a random batch (largest logit {largest:.3g})"
-        raise InputError(f"{path}: logits of the converted model and of onnxruntime {sizes}: pass a .pt2 instead")
+        raise InputError(f"{path}: logits of the converted model and of onnxruntime {sizes}: {USE_CODE} instead")

@@ -41,7 +41,7 @@ FORMS: dict[str, Form] = {
     "zoo:NAME": Form(open_zoo, "a bundled network"),
     "file.py:factory": Form(open_factory, "a function in a Python file that returns the module; the file is executed"),
     "pkg.mod:factory": Form(open_factory, "the same in an importable module, which is executed"),
-    "FILE.pt2": Form(open_pt2, "a program saved by torch.export.save"),
+    "FILE.pt2": Form(open_pt2, "a program saved by torch.export.save, which may hold code: only with --trust-pickle"),
     "FILE.onnx": Form(open_onnx, "an ONNX graph, compared with onnxruntime (extra onnx)"),
     "torchvision:NAME": Form(open_torchvision, "a classifier of torchvision, or NAME@WEIGHTS (extra torchvision)"),
     "timm:NAME": Form(open_timm, "a model of timm, or NAME@FILE.safetensors (extra timm)"),
@@ -59,6 +59,7 @@ def open_model(
     crop: int | None = None,
     trust_pickle: bool = False,
     device: str = "cpu",
+    max_gib: float | None = None,
 ) -> Model:
     """Open a model by name, in eval mode on the device, with its preprocessing in front.
 
@@ -69,8 +70,10 @@ def open_model(
         resize: Resize the shorter side to this many pixels, as part of the model.
         crop: Crop the centre to this many pixels, as part of the model. Without resize and crop, the sizes in the
             metadata are returned as ``image_size``, for the reader of image files.
-        trust_pickle: Load pickles, which runs the code in them.
+        trust_pickle: Load pickles and ``.pt2`` programs, which runs the code in them.
         device: The torch device.
+        max_gib: The largest file, with its external data, and the largest array of an ONNX graph that may be read, in
+            GiB; by default 4 for a file and 0.25 for an array.
 
     Returns:
         The module and what is known about it.
@@ -86,7 +89,7 @@ def open_model(
     statistics = None if normalize == "auto" else parse_normalize(normalize)
     with explain_errors(f"device {device!r} cannot be used", "pass cpu, cuda or cuda:0"):
         torch.empty(0, device=device)
-    options = ModelOptions(trust_pickle=trust_pickle, device=device)
+    options = ModelOptions(trust_pickle=trust_pickle, device=device, max_gib=max_gib)
     loaded: LoadedModel = FORMS[find_form(source)].open(source, options)
     if normalize == "auto":
         statistics = loaded.statistics
@@ -130,9 +133,18 @@ def find_form(source: str) -> str:
 
 
 def _digest(module: nn.Module, content: str) -> str:
-    """Hash what was read or run, then name, dtype, shape and bytes of each weight, sorted by name."""
+    """Hash what was read or run, then name, dtype, shape and bytes of each tensor of the module, sorted by name.
+
+    Besides the ``state_dict`` these are buffers that are not saved, and tensors that are plain attributes.
+    """
     total = hashlib.sha256(content.encode())
-    for name, value in sorted(module.state_dict().items()):
+    others = {
+        f"{prefix}.{name}".lstrip("."): value
+        for prefix, part in module.named_modules()
+        for name, value in {**vars(part), **dict(part.named_buffers(recurse=False))}.items()
+        if isinstance(value, Tensor)
+    }
+    for name, value in sorted({**others, **module.state_dict()}.items()):
         total.update(name.encode() + b"\0")
         if not isinstance(value, Tensor):
             total.update(repr(value).encode())

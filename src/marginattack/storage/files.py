@@ -28,7 +28,7 @@ def write_atomically(path: StoragePath) -> Iterator[IO[bytes]]:
     # A random name: the workers of a run share its folder, and process ids repeat across machines.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "xb") as file:  # never through a link
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -1,12 +1,14 @@
 """One writer per run folder.
 
-A local folder is locked by the kernel (``flock``); the lock ends with its process. On an object store the lock is the
-object ``.lock``, created only if it does not exist (a conditional write) and renewed every ``RENEW`` seconds by its
-owner. One that has not been renewed for ``STALE`` seconds belongs to a process that died, and is replaced. The lock
-only saves work: a shard is the same file whichever process writes it, and ``RunFolder.commit`` writes into no other run
-than the one that it was opened for.
+A local folder is locked by the kernel (``flock``), which ends with its process: the driver of a run holds ``.lock``
+alone, and its workers share ``.workers``, so that a new driver waits until the workers of one that died have ended. On
+an object store the lock is the object ``.lock``, created only if it does not exist (a conditional write) and renewed
+every ``RENEW`` seconds by its owner. One that has not been renewed for ``STALE`` seconds belongs to a process that
+died, and is replaced. Either names its owner, and who writes checks the name first (``Lease.check``): a process that
+slept while another took over writes nothing more.
 """
 
+import errno
 import itertools
 import os
 import secrets
@@ -15,47 +17,108 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from marginattack.errors import InputError, one_line
 from marginattack.storage.paths import StoragePath, parse_path
 
 RENEW = 5.0
 STALE = 30.0
+POLL = 0.1
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to write to a run folder: held by the driver of a run and, through it, by its workers."""
+
+    folder: StoragePath
+    owner: str
+
+    def check(self) -> None:
+        """Refuse to write once another process has taken over."""
+        if not _is_owner(self.folder / ".lock", self.owner):
+            raise InputError(f"{self.folder} was taken over by another process: leave it to that process")
 
 
 @contextmanager
-def lock_folder(path: str | StoragePath) -> Iterator[None]:
+def lock_folder(path: str | StoragePath) -> Iterator[Lease]:
     """Create the folder if it does not exist and keep other processes from writing to it."""
     folder = parse_path(path)
-    with _lock_file(folder) if isinstance(folder, Path) else _lock_object(folder):
-        yield
+    lease = Lease(folder, f"{socket.gethostname()}, process {os.getpid()}\n{secrets.token_hex(8)}")
+    with _lock_file(folder, lease.owner) if isinstance(folder, Path) else _lock_object(folder, lease.owner):
+        yield lease
 
 
 @contextmanager
-def _lock_file(folder: Path) -> Iterator[None]:
+def join_lease(folder: StoragePath, owner: str) -> Iterator[Lease]:
+    """Share the lease of a driver in another process. On a local folder nobody can take over until this one ends."""
+    lease = Lease(folder, owner)
+    if not isinstance(folder, Path):
+        lease.check()
+        yield lease
+        return
+    import fcntl
+
+    with _open_lock(folder / ".workers") as shared:
+        fcntl.flock(shared, fcntl.LOCK_SH)
+        lease.check()
+        yield lease
+
+
+@contextmanager
+def _lock_file(folder: Path, owner: str) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:
         raise InputError(f"cannot lock {folder}: run folders need a POSIX system such as Linux, macOS or WSL") from None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "w")  # noqa: SIM115
+        lock, workers = _open_lock(folder / ".lock"), _open_lock(folder / ".workers")
     except OSError as error:
         raise _not_writable(folder, error) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _in_use(folder) from None
+    with lock, workers:
+        if not _try_lock(lock):
+            raise _in_use(folder)
+        deadline = time.monotonic() + STALE
+        while not _try_lock(workers):
+            if time.monotonic() > deadline:
+                raise InputError(f"workers of an interrupted run still use {folder}: wait for them to end, or end them")
+            time.sleep(POLL)
+        lock.truncate()
+        lock.write(owner)
+        lock.flush()
+        fcntl.flock(workers, fcntl.LOCK_UN)
         yield
 
 
+def _try_lock(file: IO[str]) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open_lock(path: Path) -> IO[str]:
+    """Open a file of our own, never one that a link leads to."""
+    file = None
+    try:
+        file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")  # noqa: SIM115
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    if file is None or os.fstat(file.fileno()).st_nlink != 1:
+        raise InputError(f"{path} is a link: remove it, or give another --out")
+    return file
+
+
 @contextmanager
-def _lock_object(folder: StoragePath) -> Iterator[None]:
+def _lock_object(folder: StoragePath, owner: str) -> Iterator[None]:
     lock = folder / ".lock"
-    owner = f"{socket.gethostname()}, process {os.getpid()}\n{secrets.token_hex(8)}"
     try:
         _acquire(lock, owner)
     except OSError as error:
@@ -85,6 +148,10 @@ def _acquire(lock: Any, owner: str) -> None:
             lock.unlink(missing_ok=True)
         else:
             time.sleep(min(1.0, RENEW))
+    if seen is not None:  # another process may have replaced the same stale lock, and this one's with it
+        time.sleep(min(1.0, RENEW))
+        if not _is_owner(lock, owner):
+            raise _in_use(lock.parent)
 
 
 def _create(lock: Any, owner: str) -> bool:

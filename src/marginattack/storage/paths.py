@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from marginattack.errors import InputError, describe
+from marginattack.errors import InputError, describe, redact
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -14,6 +14,7 @@ else:
     StoragePath = Any  # universal-pathlib may be missing
 
 OBJECT_STORES = ("s3", "gs", "abfs", "abfss")
+USE_ENVIRONMENT = "write s3://bucket/folder and set endpoints and keys in the environment (AWS_ENDPOINT_URL, …)"
 
 
 def parse_path(path: str | StoragePath) -> StoragePath:
@@ -21,17 +22,24 @@ def parse_path(path: str | StoragePath) -> StoragePath:
     if not isinstance(path, str | os.PathLike):
         return path
     text = os.fspath(path)
+    refuse_keys(text)
     scheme, separator, rest = text.partition(":/")  # pathlib shortens s3://bucket to s3:/bucket
     if separator and scheme == "file":
         return Path("/" + rest.lstrip("/"))
     if separator and scheme in OBJECT_STORES:
         if "?" in text or not rest.strip("/"):
-            hint = "write s3://bucket/folder and set endpoints and keys in the environment (AWS_ENDPOINT_URL, …)"
-            raise InputError(f"{text} is not the address of a run folder: {hint}")
+            raise InputError(f"{text} is not the address of a run folder: {USE_ENVIRONMENT}")
         return _connect(f"{scheme}://{rest.strip('/')}")
     if "://" in text:
         raise InputError(f"unknown kind of address {text}: use a folder or one of {', '.join(OBJECT_STORES)}")
     return Path(text)
+
+
+def refuse_keys(text: str) -> None:
+    """Refuse an address with keys, since addresses are printed and stored."""
+    scheme, separator, _ = text.partition(":/")
+    if separator and redact(text) != text:
+        raise InputError(f"an address with a user name, key or query ({scheme}://…) is refused: {USE_ENVIRONMENT}")
 
 
 def is_remote(path: StoragePath) -> bool:

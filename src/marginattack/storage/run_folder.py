@@ -8,11 +8,16 @@
 
 A shard is finished once its margins file exists; its images are written first. File names are deterministic, so that a
 shard that is computed twice replaces its file by the same content.
+
+Digests form a chain: the manifest records the digest of each margins file, which records that of its images; the rows
+of both have digests in their own metadata (``parquet.py``). A shard that the manifest does not record yet, because its
+session was killed, must match its own digest and, like every shard that is read, keep the contract (``contract.py``).
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,61 +26,36 @@ import torch
 from torch import Tensor
 
 from marginattack.errors import InputError, one_line
-from marginattack.storage.files import make_folder, remove_temporary_files, write_atomically
-from marginattack.storage.parquet import make_column, read_column, read_metadata, read_table, write_table
+from marginattack.storage import contract
+from marginattack.storage.contract import COLUMNS as COLUMNS
+from marginattack.storage.files import make_folder, remove_temporary_files
+from marginattack.storage.lock import Lease
+from marginattack.storage.manifest import FORMAT, Shards, read_manifest, write_json, write_manifest
+from marginattack.storage.manifest import Part as Part
+from marginattack.storage.parquet import digest_bytes, make_column, read_column, read_metadata, read_table, write_table
 from marginattack.storage.paths import StoragePath, parse_path
 
-FORMAT = 2
-READABLE = (1, 2)
 PIXELS_PER_GROUP = 2**22  # of a row group of images, which is what a reader of one image loads
-REQUIRED = ("identity", "parts", "samples", "shard", "model", "data", "attacks", "sessions")
 SHARDS = "margins/*/part-*.parquet"
 KINDS = ("margins", "images")
-
-# the columns of a margins file and their types; distance_255 exists with --lattice 255
-COLUMNS = {
-    "id": "int64",  # the row in the data source
-    "input": "string",  # fingerprint of the pixels
-    "attack": "string",
-    "norm": "string",
-    "label": "int64",
-    "prediction": "int64",
-    "confidence": "float64",  # softmax of the prediction
-    "target": "int64",  # -1: untargeted
-    "adversarial_label": "int64",
-    "distance": "float64",  # infinity: nothing found; 0: the input is misclassified
-    "success": "bool",
-    "rejected": "bool",  # found, but not adversarial when it was verified
-    "forwards": "int64",
-    "backwards": "int64",
-    "distance_at_90pct": "float64",  # the best distance when about 90 % of the passes were spent
-    "distance_255": "float64",  # of the image that is adversarial at 8 bits
-}
-
-
-@dataclass(frozen=True)
-class Part:
-    """One attack under one norm: a folder of shards."""
-
-    attack: str
-    norm: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.attack.replace(':', '-')}-{self.norm}"
+FILES = ("findings.json", "traces.parquet")  # written again by each session
+AGAIN = "delete it and run the same `measure` command again"
 
 
 class RunFolder:
-    """A run folder on disk or on an object store. Writers must hold its lock; anybody may read at any time."""
+    """A run folder on disk or on an object store. Writers must hold its lease; anybody may read at any time."""
 
-    def __init__(self, path: str | StoragePath) -> None:
-        self.path = parse_path(path)
-        self.manifest = _read_manifest(self.path)
+    def __init__(self, path: str | StoragePath, lease: Lease | None = None) -> None:
+        self.path, self.lease = parse_path(path), lease
+        self.manifest = read_manifest(self.path)
+        self._seen = b""  # the manifest file when it was last found to be that of this run
         self.parts = [Part(**part) for part in self.manifest["parts"]]
 
     @classmethod
-    def create_or_resume(cls, path: str | StoragePath, identity: dict[str, Any], about: dict[str, Any]) -> "RunFolder":
-        """Start a run, or resume the run of the same identity that is there. Call it with the lock held.
+    def create_or_resume(
+        cls, path: str | StoragePath, identity: dict[str, Any], about: dict[str, Any], lease: Lease | None = None
+    ) -> "RunFolder":
+        """Start a run, or resume the run of the same identity that is there. Call it with the lease held.
 
         ``identity`` is everything that the results depend on, ``about`` the rest of the manifest of a new run.
         """
@@ -83,8 +63,8 @@ class RunFolder:
         cls.check_compatible(path, identity)
         remove_temporary_files(path)
         if not any(path.glob(SHARDS)):
-            _write_json(path / "manifest.json", {"format": FORMAT, "identity": identity, **about})
-        return cls(path)
+            write_manifest(path, {"format": FORMAT, "identity": identity, **about})
+        return cls(path, lease)
 
     @classmethod
     def check_compatible(cls, path: str | StoragePath, identity: dict[str, Any]) -> None:
@@ -108,10 +88,9 @@ class RunFolder:
             raise InputError(f"{path} is a file: give a folder for the run")
 
     @property
-    def shards(self) -> list[range]:
+    def shards(self) -> Shards:
         """The samples of each shard: positions in the run's order."""
-        n, size = self.manifest["samples"], self.manifest["shard"]
-        return [range(first, min(first + size, n)) for first in range(0, n, size)]
+        return Shards(self.manifest["samples"], self.manifest["shard"])
 
     def file(self, kind: str, part: Part, shard: int) -> StoragePath:
         """The path of the ``margins`` or ``images`` of a shard."""
@@ -125,16 +104,36 @@ class RunFolder:
 
     def finished(self) -> list[tuple[int, Part]]:
         """The shards that are finished, in order."""
-        margins, images = ({str(file) for file in self.path.glob(f"{kind}/*/part-*.parquet")} for kind in KINDS)
-        every = ((shard, part) for shard in range(len(self.shards)) for part in self.parts)
-        return [
-            (shard, part) for shard, part in every
-            if str(self.file("margins", part, shard)) in margins and str(self.file("images", part, shard)) in images
-        ]  # fmt: skip
+        images = set(self._list("images"))
+        return [each for each in self._list("margins") if each in images]
+
+    def count_missing(self) -> Counter[str]:
+        """By the name of a part, the number of its shards that are not finished."""
+        finished = Counter(part for _, part in self.finished())
+        return +Counter({part.name: len(self.shards) - finished[part] for part in self.parts})
 
     def first_finished(self, part: Part) -> int | None:
         """The first finished shard of a part, if there is one."""
         return next((shard for shard, each in self.finished() if each == part), None)
+
+    def lost(self, present: Iterable[tuple[int, Part]]) -> list[tuple[int, Part]]:
+        """The shards that the manifest records as finished, but that are not among these."""
+        digests, present = self.manifest.get("digests", {}), set(present)
+        recorded = (
+            (shard, part) for part in self.parts for shard, each in enumerate(digests.get(part.name, [])) if each
+        )
+        return [each for each in recorded if each not in present]
+
+    def _list(self, kind: str) -> list[tuple[int, Part]]:
+        """The shards with a file of this kind, in order; files that belong to no shard are refused."""
+        parts, found = {part.name: i for i, part in enumerate(self.parts)}, []
+        for file in self.path.glob(f"{kind}/*/part-*.parquet"):
+            number, part = re.fullmatch(r"part-(\d{5,12})\.parquet", file.name), parts.get(file.parent.name)
+            shard = int(number[1]) if number else -1
+            if part is None or not 0 <= shard < len(self.shards) or file.name != f"part-{shard:05d}.parquet":
+                raise InputError(f"{file} is no shard of this run: move it out of the folder")
+            found.append((shard, part))
+        return [(shard, self.parts[part]) for shard, part in sorted(found)]
 
     def commit(
         self, part: Part, shard: int, columns: Mapping[str, Any], images: Mapping[str, Tensor], about: Mapping[str, Any]
@@ -143,59 +142,86 @@ class RunFolder:
         import pyarrow as pa
 
         self.check_current()
-        shape = list(images["original"].shape[1:])
+        shape, stamped = list(images["original"].shape[1:]), contract.stamp(self.manifest, part, shard)
         table = pa.table({"id": make_column(columns["id"], "int64"), **{k: make_column(v) for k, v in images.items()}})
         rows_per_group = max(1, PIXELS_PER_GROUP // max(1, int(np.prod(shape))))
-        self._write("images", part, shard, table, {"shape": shape}, rows_per_group)
+        for kind in KINDS:
+            make_folder(self.file(kind, part, shard).parent)
+        digest = write_table(self.file("images", part, shard), table, {**stamped, "shape": shape}, rows_per_group)
         n = len(columns["id"])
         every = {"attack": [part.attack] * n, "norm": [part.norm] * n, **columns}
         table = pa.table({name: make_column(every[name], kind) for name, kind in COLUMNS.items() if name in every})
-        self._write("margins", part, shard, table, about)
-
-    def _write(
-        self, kind: str, part: Part, shard: int, table: Any, about: Mapping[str, Any], rows_per_group: int | None = None
-    ) -> None:
-        path = self.file(kind, part, shard)
-        make_folder(path.parent)
-        write_table(path, table, {"format": FORMAT, "shard": shard, **about}, rows_per_group)
+        self.check_current()  # images can take a while
+        write_table(self.file("margins", part, shard), table, {**stamped, "images": digest, **about})
 
     def check_current(self) -> None:
-        """Refuse to write if another run was started here: a worker that was cut off may come back to that."""
-        if _read_manifest(self.path).get("started") != self.manifest.get("started"):
+        """Refuse to write if another process took over: one that was cut off or slept may come back to that."""
+        if self.lease is not None:
+            self.lease.check()
+        content = (self.path / "manifest.json").read_bytes()
+        if content != self._seen and read_manifest(self.path).get("started") != self.manifest.get("started"):
             raise InputError(f"{self.path} was restarted by another process in the meantime: leave it to that process")
+        self._seen = content
+
+    def read(self, part: Part, shard: int) -> Any:
+        """The margins of a shard as a pyarrow Table, after all checks."""
+        path = self.file("margins", part, shard)
+        table = self._read(path, part, shard)
+        recorded = self.manifest.get("digests", {}).get(part.name, [])[shard : shard + 1]
+        if recorded not in ([], [None], [read_metadata(table).get("digest")]):
+            raise InputError(f"{path} is not the shard that manifest.json records (other digest): {AGAIN}")
+        if problem := contract.find_broken(self.manifest, part, shard, table):
+            raise InputError(f"{path} {problem}: {AGAIN}")
+        return table
+
+    def _read(self, path: StoragePath, part: Part, shard: int, positions: Sequence[int] | None = None) -> Any:
+        """A file of a shard that matches its own digests and belongs to this shard."""
+        table = read_table(path, hint=AGAIN, positions=positions)
+        if problem := contract.find_misplaced(read_metadata(table), contract.stamp(self.manifest, part, shard)):
+            raise InputError(f"{path} {problem}: {AGAIN}")
+        return table
+
+    def read_all(self, parts: Sequence[Part] | None = None) -> Iterator[tuple[int, Part, Any]]:
+        """Every finished shard with its margins, one at a time; refuses a folder from which some were lost."""
+        present = self._list("margins")
+        for shard, part in self.lost(present):
+            hint = "copy the complete run folder, or run the same `measure` command again"
+            raise InputError(f"{self.file('margins', part, shard)} is missing, but manifest.json records it: {hint}")
+        found = [each for each in present if parts is None or each[1] in parts]
+        if not found:
+            raise InputError(f"{self.path} has no finished shard yet: run the same `measure` command to resume it")
+        for shard, part in found:
+            yield shard, part, self.read(part, shard)
 
     def table(self, columns: Sequence[str] | None = None, part: Part | None = None, shard: int | None = None) -> Any:
         """The margins of every finished shard, or of one, as a pyarrow Table with one row per sample and part."""
         import pyarrow as pa
 
-        shards = range(len(self.shards)) if shard is None else [shard]
-        parts = self.parts if part is None else [part]
-        files = [self.file("margins", each, number) for each in parts for number in shards]
-        tables = [_read_shard(file, columns) for file in files if file.exists()]
-        if not tables:
-            raise InputError(f"{self.path} has no finished shard yet: run the same `measure` command to resume it")
-        return pa.concat_tables(table.replace_schema_metadata(None) for table in tables)
-
-    def all_columns(self) -> dict[str, np.ndarray]:
-        """Every column of every finished shard but the fingerprints."""
-        table = self.table([name for name in COLUMNS if name != "input"])
-        return {name: table.column(name).to_numpy() for name in table.column_names}
+        if part is not None and shard is not None:
+            tables = [self.read(part, shard)]
+        else:
+            found = sorted(self.read_all(None if part is None else [part]), key=lambda each: self.parts.index(each[1]))
+            tables = [table for _, _, table in found]
+        names = columns or tables[0].column_names
+        return pa.concat_tables(table.select(names).replace_schema_metadata(None) for table in tables)
 
     def numeric_columns(self, part: Part, shard: int | None = None) -> dict[str, Tensor]:
         """The numeric columns of a part, or of one of its shards."""
-        table = self.table([name for name, kind in COLUMNS.items() if kind != "string"], part, shard)
-        return {name: read_column(table, name) for name in table.column_names}
+        return numeric_columns(self.table(None, part, shard))
 
-    def count_samples(self, part: Part) -> tuple[int, int]:
-        """How many samples the finished shards of a part examined, and how many of them are classified correctly."""
-        files = [self.file("margins", part, shard) for shard in range(len(self.shards))]
-        counts = [read_metadata(_read_shard(file, [])) for file in files if file.exists()]
-        return sum(count["seen"] for count in counts), sum(count["right"] for count in counts)
-
-    def images(self, part: Part, shard: int) -> dict[str, Tensor]:
-        """The ids, inputs and adversarial images of a shard."""
-        table = _read_shard(self.file("images", part, shard))
-        shape = read_metadata(table)["shape"]
+    def images(
+        self, part: Part, shard: int, positions: Sequence[int] | None = None, *, margins: Any = None
+    ) -> dict[str, Tensor]:
+        """The ids, inputs and adversarial images of a shard, or of some of its rows; ``margins`` if they were read."""
+        path, margins = self.file("images", part, shard), self.read(part, shard) if margins is None else margins
+        if not path.exists():
+            raise InputError(f"{path} is missing: copy the complete run folder, or delete its images folder")
+        table = self._read(path, part, shard, positions)
+        if read_metadata(margins).get("images") != read_metadata(table).get("digest"):  # older formats have neither
+            raise InputError(f"{path} does not belong to the margins of its shard (other digest): {AGAIN}")
+        ids, shape = margins.column("id").to_numpy(), self.manifest["data"]["shape"]
+        if problem := contract.find_broken_images(table, ids if positions is None else ids[positions], shape):
+            raise InputError(f"{path} {problem}: {AGAIN}")
         return {name: read_column(table, name, () if name == "id" else shape) for name in table.column_names}
 
     def find(self, *, norm: str | None = None, attack: str | None = None) -> Part:
@@ -212,8 +238,8 @@ class RunFolder:
     def read_part(self, part: Part) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The numeric columns and adversarial images of a part, and the settings that it was measured with."""
         columns = self.numeric_columns(part)
-        existing = [shard for shard in range(len(self.shards)) if self.file("margins", part, shard).exists()]
-        columns["adversarial"] = torch.cat([self.images(part, shard)["adversarial"] for shard in existing])
+        shards = [shard for shard, each in self._list("margins") if each == part]
+        columns["adversarial"] = torch.cat([self.images(part, shard)["adversarial"] for shard in shards])
         identity = self.manifest["identity"]
         attack = self.manifest["attacks"][part.attack]
         return columns, {**identity, "attack": attack, "targeted": identity["target"] is not None}
@@ -232,26 +258,73 @@ class RunFolder:
     def traces(self) -> Any:
         """What ``save_traces`` stored, as a pyarrow Table; None where nothing was."""
         file = self.path / "traces.parquet"
-        return _read_shard(file) if file.exists() else None
+        self._check_file(file)
+        if not file.exists():
+            return None
+        table = read_table(file, hint=AGAIN)
+        if problem := contract.find_wrong_column(table, contract.TRACES):
+            raise InputError(f"{file} {problem}: {AGAIN}")
+        return table
 
     @property
     def findings(self) -> list[dict[str, Any]]:
         """The stored findings of the diagnosis."""
+        from marginattack.storage.schema import FINDINGS, find_problem
+
         file = self.path / "findings.json"
+        self._check_file(file)
+        if not file.exists():
+            return []
         try:
-            return list(json.loads(file.read_text())) if file.exists() else []
-        except ValueError:
-            raise InputError(f"{file} is damaged: delete it and run the same `measure` command again") from None
+            findings: list[dict[str, Any]] = json.loads(file.read_text())
+            problem = find_problem(FINDINGS, findings)
+        except (ValueError, RecursionError) as error:
+            problem = one_line(error)
+        if problem:
+            raise InputError(f"{file} is damaged ({problem}): {AGAIN}")
+        return findings
+
+    def _check_file(self, file: StoragePath) -> None:
+        """Refuse a file that is not the one that the manifest records."""
+        recorded = self.manifest.get("files", {}).get(file.name)
+        if recorded is not None and recorded != (digest_bytes(file.read_bytes()) if file.exists() else ""):
+            raise InputError(
+                f"{file} was changed or removed after it was written (other digest in manifest.json): {AGAIN}"
+            )
 
     def save_findings(self, findings: Sequence[Mapping[str, Any]]) -> None:
         """Store the findings of the diagnosis."""
-        _write_json(self.path / "findings.json", list(findings))
+        write_json(self.path / "findings.json", list(findings))
+
+    def begin_session(self) -> None:
+        """Check every finished shard, and forget what the manifest records of files that will be written again."""
+        finished = self.finished()
+        for shard, part in finished:
+            self.read(part, shard)
+        if self.manifest.get("digests"):
+            recorded, keep = self.manifest["digests"], set(finished)
+            digests = {
+                part.name: [each if (i, part) in keep else None for i, each in enumerate(recorded.get(part.name, []))]
+                for part in self.parts
+            }
+            self.update_manifest(digests=digests, files={}, verified=None, finished=None)
+
+    def end_session(self, digests: Mapping[tuple[int, Part], str], **about: Any) -> None:
+        """Record the digests of the finished shards and of the other files."""
+        every = {part.name: [digests.get((i, part)) for i in range(len(self.shards))] for part in self.parts}
+        files = {name: digest_bytes((self.path / name).read_bytes()) for name in FILES if (self.path / name).exists()}
+        self.update_manifest(digests=every, files=files, **about)
 
     def update_manifest(self, **about: Any) -> None:
         """Add to the manifest, or replace entries."""
         self.check_current()
         self.manifest.update(about)
-        _write_json(self.path / "manifest.json", self.manifest)
+        write_manifest(self.path, self.manifest)
+
+
+def numeric_columns(table: Any) -> dict[str, Tensor]:
+    """The numeric columns of margins."""
+    return {name: read_column(table, name) for name in table.column_names if COLUMNS.get(name) != "string"}
 
 
 def now() -> str:
@@ -277,34 +350,3 @@ def _flatten(tree: Any, name: str = "") -> dict[str, Any]:
 def _shorten(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "…"
-
-
-def _read_manifest(path: StoragePath) -> dict[str, Any]:
-    """The manifest of a run folder under the present names, whichever readable format it has."""
-    try:
-        manifest = json.loads((path / "manifest.json").read_text())
-        if not isinstance(manifest, dict):
-            raise ValueError("manifest.json is not a JSON object")
-    except FileNotFoundError:
-        hint = "give a folder that `measure --out` wrote"
-        raise InputError(f"{path} is not a run folder: it has no manifest.json; {hint}") from None
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path} is not a readable run folder: {one_line(error)}") from None
-    if manifest.get("format") not in READABLE:
-        hint = "it was written by another version of marginattack; measure again, or use that version"
-        raise InputError(f"{path} has run format {manifest.get('format')}, this version reads 1 to {FORMAT}: {hint}")
-    missing = [name for name in REQUIRED if name not in manifest]
-    if missing:
-        raise InputError(f"{path} is not a readable run folder: manifest.json has no {missing[0]!r}")
-    if "set_aside" in manifest:  # format 1
-        manifest["failed_shards"] = manifest.pop("set_aside")
-    return manifest
-
-
-def _read_shard(path: StoragePath, columns: Sequence[str] | None = None) -> Any:
-    return read_table(path, columns, hint="delete it and run the same `measure` command again")
-
-
-def _write_json(path: StoragePath, content: Any) -> None:
-    with write_atomically(path) as file:
-        file.write((json.dumps(content, indent=1) + "\n").encode())

@@ -1,6 +1,7 @@
 """Diagnosis: are margins reliable? Checks before a run, after a run, and an attack without gradients."""
 
 from marginattack.analysis.diagnose.after_run import MAY_FAIL as MAY_FAIL
+from marginattack.analysis.diagnose.after_run import ResultChecks as ResultChecks
 from marginattack.analysis.diagnose.after_run import check_results as check_results
 from marginattack.analysis.diagnose.before_run import preflight as preflight
 from marginattack.analysis.diagnose.black_box import probe as probe

@@ -1,6 +1,8 @@
-"""check_results: checks of the rows of a finished run."""
+"""check_results: checks of the rows of a finished run, all at once or shard by shard."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,21 +35,100 @@ def check_results(columns: Columns) -> list[Finding]:
         The findings, the most important first; empty if there is none.
 
     Example:
-        >>> for finding in check_results(RunFolder("run").all_columns()):  # doctest: +SKIP
+        >>> for finding in check_results(RunFolder("run").table().to_pydict()):  # doctest: +SKIP
         ...     print(finding.line())
     """
-    columns = {name: np.asarray(column) for name, column in columns.items()}
-    n = len(columns["distance"])
-    if n == 0:
-        return []
-    columns = {"rejected": np.zeros(n, dtype=bool), "target": np.full(n, -1), **columns}
-    findings = [*_check_consistency(columns), *_check_accuracy(columns), *_check_rejected(columns)]
-    names = np.array([f"{attack} {norm}" for attack, norm in zip(columns["attack"], columns["norm"], strict=True)])
-    for name in dict.fromkeys(names.tolist()):
-        rows = {key: column[(names == name) & _attacked(columns)] for key, column in columns.items()}
-        if len(rows["distance"]):
-            findings += [*_check_success(name, rows), *_check_convergence(name, rows), *_check_tiny(name, rows)]
-    return prioritise([*findings, *_check_norm_order(columns)])
+    checks = ResultChecks()
+    checks.add(columns)
+    return checks.findings()
+
+
+@dataclass
+class _Attacked:
+    """What is kept of the rows on which one attack under one norm had something to do."""
+
+    rows: int = 0
+    missed: int = 0  # without an adversarial point, in spite of some passes
+    idle: int = 0  # without an adversarial point and without a pass
+    solved: int = 0
+    gains: list[Any] = field(default_factory=list)  # of distances that fell substantially in the last tenth
+    tiny: list[Any] = field(default_factory=list)  # distances
+
+
+class ResultChecks:
+    """Checks rows that arrive in portions, and keeps numbers only. Rows of one input belong into one portion."""
+
+    def __init__(self) -> None:
+        self.rows = self.correct = self.rejected = self.inconsistent = self.out_of_order = self.ordered = 0
+        self.targeted, self.contradiction, self.worst = False, "", 1.0
+        self.attacked: dict[str, _Attacked] = defaultdict(_Attacked)
+
+    def add(self, columns: Columns) -> None:
+        """Check some rows, of one or several attacks and norms."""
+        columns = {name: np.asarray(column) for name, column in columns.items()}
+        n = len(columns["distance"])
+        columns = {"rejected": np.zeros(n, dtype=bool), "target": np.full(n, -1), **columns}
+        self._add_consistency(columns)
+        self.rows += n
+        self.correct += int((columns["prediction"] == columns["label"]).sum())
+        self.targeted |= bool((columns["target"] >= 0).any())
+        self.rejected += int(columns["rejected"].sum())
+        names = np.array([f"{attack} {norm}" for attack, norm in zip(columns["attack"], columns["norm"], strict=True)])
+        for name in dict.fromkeys(names.tolist()):
+            rows = {key: column[(names == name) & _attacked(columns)] for key, column in columns.items()}
+            if len(rows["distance"]):
+                _add_attacked(self.attacked[name], name, rows)
+        self._add_norm_order(columns)
+
+    def findings(self) -> list[Finding]:
+        """The findings about all rows, the most important first; empty if there is none."""
+        found = []
+        if self.inconsistent:
+            found.append(make_finding("inconsistent-rows", self.contradiction, self.inconsistent, self.rows))
+        if self.rows >= MIN_ROWS and not self.correct and not self.targeted:
+            found.append(make_finding("accuracy-zero", "no input is classified correctly", self.rows, self.rows))
+        if self.rejected:
+            grade = "grave" if self.rejected > MANY_REJECTED * self.rows else "warning"
+            seen = f"verification rejected {self.rejected} adversarial points"
+            found.append(make_finding("rejected", seen, self.rejected, self.rows, grade=grade))
+        for name, kept in self.attacked.items():
+            found += [*_judge_success(name, kept), *_judge_convergence(name, kept), *_judge_tiny(name, kept)]
+        if self.out_of_order:
+            seen = f"the margin in a smaller norm exceeds that in a larger norm, by a factor of up to {self.worst:.3g}"
+            found.append(make_finding("norms-out-of-order", seen, self.out_of_order, self.ordered))
+        return prioritise(found)
+
+    def _add_consistency(self, columns: Columns) -> None:
+        """Count successes without a distance or the reverse, and misclassified inputs at another distance than zero."""
+        distance, success = columns["distance"], columns["success"].astype(bool)
+        wrong = np.isnan(distance) | (distance < 0) | (success != np.isfinite(distance))
+        wrong |= ~_attacked(columns) & success & (distance != 0)
+        if wrong.any() and not self.inconsistent:
+            row = int(np.flatnonzero(wrong)[0])
+            where = f"first in row {self.rows + row}"
+            self.contradiction = f"contradictions, {where}: success is {success[row]} at distance {distance[row]:.4g}"
+        self.inconsistent += int(wrong.sum())
+
+    def _add_norm_order(self, columns: Columns) -> None:
+        """Count margins of one input in two norms that contradict each other."""
+        if "id" not in columns or len(set(columns["norm"])) < 2:
+            return
+        used = _attacked(columns) & np.isfinite(columns["distance"])
+        keys = zip(*(columns[name][used] for name in ("attack", "id", "target", "norm")), strict=True)
+        margins = {
+            (str(attack), int(row), int(target), str(norm)): float(distance)
+            for (attack, row, target, norm), distance in zip(keys, columns["distance"][used], strict=True)
+            if _attack_of(str(attack)) not in MAY_FAIL
+        }
+        wrong = set()
+        for (attack, row, target, norm), distance in margins.items():
+            for larger in NORM_ORDER[NORM_ORDER.index(norm) + 1 :] if norm in NORM_ORDER else ():
+                other = margins.get((attack, row, target, larger))
+                if other is not None and distance > other * (1 + CONTRADICTION) + TINY:
+                    wrong.add((attack, row, target))
+                    self.worst = max(self.worst, distance / other)
+        self.out_of_order += len(wrong)
+        self.ordered += len({key[:3] for key in margins})
 
 
 def _attacked(columns: Columns) -> Any:
@@ -61,87 +142,48 @@ def _attack_of(name: str) -> str:
     return name.split(" ")[0].split("(")[0].lower()
 
 
-def _check_consistency(columns: Columns) -> Iterator[Finding]:
-    """Report successes without a distance or the reverse, and misclassified inputs at another distance than zero."""
-    distance, success = columns["distance"], columns["success"].astype(bool)
-    wrong = np.isnan(distance) | (distance < 0) | (success != np.isfinite(distance))
-    wrong |= ~_attacked(columns) & success & (distance != 0)
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        seen = f"contradictions, first in row {row}: success is {success[row]} at distance {distance[row]:.4g}"
-        yield make_finding("inconsistent-rows", seen, int(wrong.sum()), len(wrong))
-
-
-def _check_accuracy(columns: Columns) -> Iterator[Finding]:
-    """Report a run in which no input is classified correctly."""
-    n, correct = len(columns["label"]), columns["prediction"] == columns["label"]
-    if n >= MIN_ROWS and not correct.any() and not (columns["target"] >= 0).any():
-        yield make_finding("accuracy-zero", "no input is classified correctly", n, n)
-
-
-def _check_rejected(columns: Columns) -> Iterator[Finding]:
-    """Report adversarial points that the verification rejected."""
-    n, number = len(columns["rejected"]), int(columns["rejected"].sum())
-    if number:
-        grade = "grave" if number > MANY_REJECTED * n else "warning"
-        yield make_finding("rejected", f"verification rejected {number} adversarial points", number, n, grade=grade)
-
-
-def _check_success(name: str, rows: Columns) -> Iterator[Finding]:
-    """Report attacks without a radius that failed, and inputs that cost no pass. Rejected rows are reported apart."""
-    n = len(rows["distance"])
+def _add_attacked(kept: _Attacked, name: str, rows: Columns) -> None:
+    """Count rows without an adversarial point, and keep gains at the end and tiny margins."""
+    n, distance = len(rows["distance"]), rows["distance"]
     passes = rows["forwards"] + rows.get("backwards", 0) if "forwards" in rows else np.ones(n, dtype=np.int64)
     failed = ~rows["success"].astype(bool)
-    missed = failed & ~rows["rejected"].astype(bool) & (passes > 0)
-    if missed.any() and _attack_of(name) not in MAY_FAIL:
-        share = 1 - missed.mean()
+    kept.rows += n
+    kept.missed += int((failed & ~rows["rejected"].astype(bool) & (passes > 0)).sum())
+    kept.idle += int((failed & (passes == 0)).sum())
+    kept.tiny.append(distance[(distance > 0) & (distance < TINY)])
+    if "distance_at_90pct" in rows and _attack_of(name) not in MAY_FAIL | ENDS_AT_FIRST:
+        before = rows["distance_at_90pct"]
+        solved = np.isfinite(distance) & (distance > 0) & ~np.isnan(before)
+        before, distance = before[solved], distance[solved]
+        fell = before - distance > LATE_GAIN * distance
+        kept.solved += len(distance)
+        kept.gains.append(before[fell] / distance[fell] - 1)
+
+
+def _judge_success(name: str, kept: _Attacked) -> Iterator[Finding]:
+    """Report attacks without a radius that failed, and inputs that cost no pass. Rejected rows are reported apart."""
+    if kept.missed and _attack_of(name) not in MAY_FAIL:
+        share = 1 - kept.missed / kept.rows
         seen = f"{name} found an adversarial point for {share:.1%} of the inputs, at any distance"
-        yield make_finding("not-found", seen, int(missed.sum()), n, grade="grave" if share < 0.5 else "warning")
-    idle = failed & (passes == 0)
-    if idle.any():
-        yield make_finding("nothing-tried", f"{name} spent no pass on inputs that it did not solve", int(idle.sum()), n)
+        yield make_finding("not-found", seen, kept.missed, kept.rows, grade="grave" if share < 0.5 else "warning")
+    if kept.idle:
+        yield make_finding(
+            "nothing-tried", f"{name} spent no pass on inputs that it did not solve", kept.idle, kept.rows
+        )
 
 
-def _check_convergence(name: str, rows: Columns) -> Iterator[Finding]:
+def _judge_convergence(name: str, kept: _Attacked) -> Iterator[Finding]:
     """Report distances that fell substantially in the last tenth of the passes."""
-    if "distance_at_90pct" not in rows or _attack_of(name) in MAY_FAIL | ENDS_AT_FIRST:
-        return
-    solved = np.isfinite(rows["distance"]) & (rows["distance"] > 0) & ~np.isnan(rows["distance_at_90pct"])
-    distance, before = rows["distance"][solved], rows["distance_at_90pct"][solved]
-    fell = before - distance > LATE_GAIN * distance
-    if fell.sum() >= max(3, LATE_SHARE * len(fell)):
-        gain = float(np.median(before[fell] / distance[fell] - 1))
+    gains = np.concatenate([*kept.gains, np.array([])])
+    if len(gains) >= max(3, LATE_SHARE * kept.solved):
+        gain = float(np.median(gains))
         what = "the first points were found" if np.isinf(gain) else f"distances fell by {gain:.1%} (median)"
-        seen = f"{name}: {what} in the last tenth of the passes"
-        yield make_finding("not-converged", seen, int(fell.sum()), len(fell))
+        yield make_finding("not-converged", f"{name}: {what} in the last tenth of the passes", len(gains), kept.solved)
 
 
-def _check_tiny(name: str, rows: Columns) -> Iterator[Finding]:
+def _judge_tiny(name: str, kept: _Attacked) -> Iterator[Finding]:
     """Report margins that rounding alone may cross."""
-    tiny = (rows["distance"] > 0) & (rows["distance"] < TINY)
-    if tiny.sum() >= max(3, 0.05 * len(tiny)):
-        seen = f"{name}: margins below {TINY:g}, in the median {np.median(rows['distance'][tiny]):.1e}"
-        yield make_finding("tiny-margins", seen, int(tiny.sum()), len(tiny))
-
-
-def _check_norm_order(columns: Columns) -> Iterator[Finding]:
-    """Report margins of one input in two norms that contradict each other."""
-    if "id" not in columns:
-        return
-    used = _attacked(columns) & np.isfinite(columns["distance"])
-    keys = zip(*(columns[name][used] for name in ("attack", "id", "target", "norm")), strict=True)
-    margins = {
-        (str(attack), int(row), int(target), str(norm)): float(distance)
-        for (attack, row, target, norm), distance in zip(keys, columns["distance"][used], strict=True)
-        if _attack_of(str(attack)) not in MAY_FAIL
-    }
-    worst, wrong = 1.0, set()
-    for (attack, row, target, norm), distance in margins.items():
-        for larger in NORM_ORDER[NORM_ORDER.index(norm) + 1 :] if norm in NORM_ORDER else ():
-            other = margins.get((attack, row, target, larger))
-            if other is not None and distance > other * (1 + CONTRADICTION) + TINY:
-                wrong.add((attack, row, target))
-                worst = max(worst, distance / other)
-    if wrong:
-        seen = f"the margin in a smaller norm exceeds that in a larger norm, by a factor of up to {worst:.3g}"
-        yield make_finding("norms-out-of-order", seen, len(wrong), len({key[:3] for key in margins}))
+    tiny = np.concatenate([*kept.tiny, np.array([])])
+    if len(tiny) >= max(3, 0.05 * kept.rows):
+        seen = f"{name}: margins below {TINY:g}, in the median {np.median(tiny):.1e}"
+        yield make_finding("tiny-margins", seen, len(tiny), kept.rows)

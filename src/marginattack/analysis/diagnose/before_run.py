@@ -1,6 +1,5 @@
 """preflight: checks of a model before a run, on a few images."""
 
-import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +12,7 @@ from marginattack.analysis.diagnose.findings import EXPLAINS, GRADIENTS, Finding
 from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner
 from marginattack.core.classifier import Classifier
 from marginattack.core.freezing import frozen_eval
+from marginattack.core.sharing import seeded
 from marginattack.errors import InputError, describe
 
 MAX_IMAGES = 256  # for forwards; gradients are checked on fewer
@@ -27,6 +27,7 @@ def preflight(
     was_training: bool = False,
     preprocessing: Mapping[str, Any] | None = None,
     expect_accuracy: float | None = None,
+    randomized: bool = False,
 ) -> list[Finding]:
     """Check a model for what makes margins meaningless or too large.
 
@@ -40,6 +41,7 @@ def preflight(
         was_training: Whether the model was loaded in train mode.
         preprocessing: That normalisation, with "mean" and "std" (None if there is none).
         expect_accuracy: The accuracy that the model should have, 0 to 1.
+        randomized: Whether the model is meant to be random: that, and what follows from it, is then no finding.
 
     Returns:
         The findings, the most important first; empty if there is none.
@@ -58,10 +60,7 @@ def preflight(
     classifier = Classifier(module)
     runner = ModelRunner(module, x, dtype=classifier.dtype, device=classifier.device)
     was_training = was_training or (module.training and _depends_on_mode(module))
-    cuda = [classifier.device] if classifier.device.type == "cuda" else []
-    with torch.random.fork_rng(cuda), warnings.catch_warnings(), ExitStack() as stack:
-        torch.manual_seed(0)
-        warnings.simplefilter("ignore")  # the checks find what a model warns of
+    with seeded(0, classifier.device), ExitStack() as stack:  # silent: the checks find what a model warns of
         try:
             stack.enter_context(frozen_eval(module, classifier.device))
             if bare is not None:
@@ -76,7 +75,8 @@ def preflight(
             findings = _check_logits(runner, y.to(classifier.device), bare, preprocessing, expect_accuracy)
     if was_training:
         findings.append(make_finding("train-mode", "the model was passed in train mode", n, n))
-    return prioritise(findings)
+    meant = ("random", "stays-in-train-mode") if randomized else ()
+    return [finding for finding in prioritise(findings) if finding.code not in meant]
 
 
 def _check_logits(

@@ -41,8 +41,6 @@ _OTHER_LABELS = "Most inputs count as misclassified, with margin 0; the others a
 # Sorted by how much a cause explains: among findings of one grade, the first here is reported first.
 CAUSES: dict[str, Cause] = {
     "model-fails": Cause("grave", _NO_RUN, "Run the model on one batch of these images and fix the error."),
-    "changes-its-input": Cause("grave", "Each query changes the images, and gradients cannot be computed.",
-        "Replace the in-place operation at the start of forward by one that returns a new tensor."),
     "not-a-tensor": Cause("grave", _NO_RUN, "Wrap the model so that forward returns only the logits."),
     "not-floating-point": Cause("grave", "Labels and integers have no margin and no gradient.",
         "Return the floating-point logits from which the labels are computed."),
@@ -70,7 +68,7 @@ CAUSES: dict[str, Cause] = {
         "may be far too large.",
         "Also measure the model without that step, trust the black-box probe, and use an adaptive attack."),
     "random": Cause("grave", _NO_FUNCTION,
-        "Disable dropout and noise at test time, or measure the mean of many passes with fixed random draws."),
+        "Disable dropout and noise at test time; if the noise is meant, measure with --randomized (randomized=True)."),
     "batch-dependent": Cause("grave", "The class of an input depends on the other inputs of its batch. " + _NO_FUNCTION,
         "Use batch normalisation with running statistics (track_running_stats=True, eval mode)."),
     "quantised-layers": Cause("grave", "Integer layers have no gradient. " + _STUCK,
@@ -118,6 +116,9 @@ CAUSES: dict[str, Cause] = {
     "mixed-conditions": Cause("note",
         "Rounding differs between these conditions; all rows were verified under the last one.",
         "Nothing, unless results must be bitwise identical."),
+    "shards-lost": Cause("note",
+        "Their margins were recorded in manifest.json; they were measured again.",
+        "Find out who deletes or moves files of this folder, unless you did."),
     "train-mode": Cause("note", "Margins are measured in eval mode, without dropout and with running statistics.",
         "Nothing, if the model is used that way; call eval() to silence this note."),
     # After a run

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from marginattack.core.draws import uniform
 from marginattack.core.losses import MARGIN, Loss
 from marginattack.errors import describe, one_line
-from marginattack.execution.memory import out_of_memory
+from marginattack.execution.passes import out_of_memory
 
 MAX_BATCH = 64  # inputs per forward, half as many with a backward; fewer once memory has run out
 MAX_COPIED = 50_000_000  # parameters of a model that is copied to float64
@@ -75,7 +75,7 @@ class ModelRunner:
     def _gradient(self, x: Tensor, label: Tensor, of: Loss) -> Tensor:
         leaf = x.detach().clone().requires_grad_()
         with torch.enable_grad():
-            value = of(self.call(leaf), label)
+            value = of(self.call(leaf.clone()), label)  # it may edit its input
         if not value.requires_grad:
             raise NoGradientError
         try:

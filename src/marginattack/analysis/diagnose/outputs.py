@@ -7,26 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from marginattack.analysis.diagnose.findings import Finding, make_finding
-from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner, count_autograd_calls
+from marginattack.analysis.diagnose.model_runner import ModelRunner, count_autograd_calls
+from marginattack.core.consistency import CHECKED, find_inconsistency
 from marginattack.core.validation import OutputError, are_probabilities, check_logits
 from marginattack.errors import describe
-
-REPEATS = 4  # forwards of one batch, to detect a random model
 
 
 def check_structure(runner: ModelRunner) -> list[Finding]:
     """Return what makes all further checks pointless: no logits at all."""
     x = runner.images[:8]
     n = len(x)
-    given = x.clone()
     try:
         with torch.no_grad():
-            output = runner.module(given)
+            output = runner.module(x.clone())
     except Exception as error:
         return [_explain_failure(runner, x, error)]
-    if not torch.equal(given, x):
-        changed = int((given != x).flatten(1).any(1).sum())
-        return [make_finding("changes-its-input", "forward changes the images in place", changed, n)]
     try:
         check_logits(output, n, values=False)
     except OutputError as error:
@@ -83,17 +78,9 @@ def check_values(logits: Tensor) -> Iterator[Finding]:
 
 def check_determinism(runner: ModelRunner) -> Iterator[Finding]:
     """Report a model whose logits for an input differ between forwards, or with the composition of the batch."""
-    x = runner.images[:32]
-    logits = runner.logits(x)
-    scale = float(logits.nan_to_num(0, 0, 0).abs().max()) or 1.0
+    x = runner.images[:CHECKED]
     training = [type(module).__name__ for module in runner.module.modules() if module.training]
-    again = torch.stack([runner.logits(x) for _ in range(REPEATS - 1)])
-    change = (again - logits).nan_to_num(0, 0, 0).abs().amax((0, 2))
-    affected, code = int((change > 64 * runner.epsilon * scale).sum()), "random"
-    seen = f"the logits of one image differ between forwards, by up to {float(change.max()) / scale:.1e} of the largest"
-    if not affected:
-        code = "batch-dependent"
-        affected, seen = _compare_batches(runner, x, logits, scale)
+    code, affected, _, seen = find_inconsistency(runner.logits, x, runner.epsilon) or ("", 0, 0, "")
     if training:
         kinds = sorted(set(training))
         modules = f"{len(training)} modules ({', '.join(kinds[:3])}{', …' if len(kinds) > 3 else ''}) ignore eval()"
@@ -102,22 +89,6 @@ def check_determinism(runner: ModelRunner) -> Iterator[Finding]:
         yield make_finding(code, seen, affected or len(x), len(x), grade=grade)
     elif affected:
         yield make_finding(code, seen, affected, len(x))
-
-
-def _compare_batches(runner: ModelRunner, x: Tensor, logits: Tensor, scale: float) -> tuple[int, str]:
-    """Return how many images have other logits alone or in a reversed batch, and by how much."""
-    few = min(4, len(x))
-    try:
-        alone = torch.cat([runner.logits(image[None]) for image in x[:few]])
-    except ModelError as error:
-        return few, f"a batch of one image fails ({error})"
-    reversed_batch = runner.logits(x[1:].flip(0)).flip(0)
-    change = torch.zeros_like(logits[:, 0])
-    change[:few] = (alone - logits[:few]).nan_to_num(0, 0, 0).abs().amax(1)
-    change[1:] = torch.maximum(change[1:], (reversed_batch - logits[1:]).nan_to_num(0, 0, 0).abs().amax(1))
-    affected = int((change > min(1024 * runner.epsilon, 0.1) * scale).sum())
-    size = f"{float(change.max()) / scale:.1e} of the largest"
-    return affected, f"the logits of one image differ between batches, by up to {size}"
 
 
 def find_quantised_layers(module: nn.Module) -> list[str]:

@@ -1,24 +1,29 @@
 """The schedule of Race as data: the phases of each profile and budget class.
 
 A sample has one of two profiles: ``NEAR_LINEAR`` where the boundary is nearly flat on the way from x₀, ``CURVED``
-elsewhere. Below ``SHORT`` passes there is no room for every phase. Weights are relative: a search phase gets its weight
-over the sum of all, times the passes that are left after the scan. The polish gets all that the search leaves.
+elsewhere. Where the norm counts coordinates (ℓ0) and the bounds are finite, every sample has the profile ``SPARSE``.
+Below ``SHORT`` passes there is no room for every phase. Weights are relative: a search phase gets its weight over the
+sum of all, times the passes that are left after the scan. The polish gets all that the search leaves.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Literal, TypeAlias, final
 
 from marginattack.attacks.race.moves import Descent, Move, Slide
+from marginattack.attacks.race.sparse_moves import Pruning, SmoothedCount, TopCorners
 from marginattack.core.norms import Norm
 from marginattack.core.schedules import Cosine, Geometric, Schedule
 
 SHORT = 200  # passes, below which the short tables apply
-PASSES_PER_START = 600  # each pay for one random start
+PASSES_PER_START = 200  # each pay for one more start
 CLOSING = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the tangent plane the last points lie, as shares of the distance
 CLOSING_PASSES = 2 + len(CLOSING)
 
-Start: TypeAlias = Literal["input", "incumbent", "random"]
+FLIP_PASSES = 2  # a forward and a backward for the direction of a start in feature space
+
+Start: TypeAlias = Literal["input", "incumbent", "random", "flip"]
 Numbers: TypeAlias = tuple[tuple[float, float, float], ...]  # of a plan: one row per step
 
 
@@ -62,19 +67,71 @@ class SlideRule:
         return tuple((self.beta(k, steps), self.past(k, steps), self.average if k else 0.0) for k in range(steps))
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class CornersRule:
+    """How the number of coordinates of ``TopCorners`` changes, and the weight of earlier gradients."""
+
+    pulse: Schedule = Cosine(0.25, 0.01)  # γ
+    memory: float = 0.7
+
+    def move(self, norm: Norm) -> Move:
+        """The step."""
+        return TopCorners()
+
+    def numbers(self, steps: int) -> Numbers:
+        """γ and the weight of earlier gradients, of each step."""
+        return tuple((self.pulse(k, steps), self.memory if k else 0.0, 0.0) for k in range(steps))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SmoothedRule:
+    """σ-zero's step size, and how far the threshold moves as a share of it."""
+
+    step: Schedule = Cosine(1.0, 0.1)  # η
+    threshold: float = 0.01
+
+    def move(self, norm: Norm) -> Move:
+        """The step."""
+        return SmoothedCount()
+
+    def numbers(self, steps: int) -> Numbers:
+        """η and the change of the threshold, of each step."""
+        return tuple((self.step(k, steps), self.threshold * self.step(k, steps), 0.0) for k in range(steps))
+
+
+@final
+@dataclass(frozen=True)
+class PruningRule:
+    """Every other step of a pruning tries a swap."""
+
+    def move(self, norm: Norm) -> Move:
+        """The step."""
+        return Pruning()
+
+    def numbers(self, steps: int) -> Numbers:
+        """Whether each step swaps, and whether it is the first."""
+        return tuple((float(k % 2), float(k == 0), 0.0) for k in range(steps))
+
+
 @dataclass(frozen=True)
 class Phase:
     """Steps of one kind from one start, which get a share of the passes by weight.
 
-    A phase is run once, once per followed class ("class", targeted at it), or once per random start ("start").
-    In a polish the weight is the share of the steps that are left.
+    A phase is run once, once per followed class ("class", targeted at it), or once per extra start ("start", which
+    alternates between the starts that are named). In a polish the weight is the share of the steps that are left.
     """
 
     name: str
-    rule: DescentRule | SlideRule
-    start: Start
+    rule: DescentRule | SlideRule | CornersRule | SmoothedRule | PruningRule
+    start: Start | tuple[Start, ...]
     weight: float
     per: Literal["once", "class", "start"] = "once"
+
+    def start_of(self, rank: int) -> Start:
+        """Where its run of this rank begins."""
+        return self.start[rank % len(self.start)] if isinstance(self.start, tuple) else self.start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +170,7 @@ class Profile:
         return Profile(f"{self.name} without {', '.join(names)}", short, long)
 
     def __repr__(self) -> str:
-        bundled = {CURVED.name: CURVED, NEAR_LINEAR.name: NEAR_LINEAR}
+        bundled = {profile.name: profile for profile in (CURVED, NEAR_LINEAR, SPARSE)}
         return self.name if bundled.get(self.name) == self else f"Profile({self.name!r}, {self.short}, {self.long})"
 
 
@@ -140,7 +197,7 @@ CURVED = Profile(
             Phase("scout", SLIDE, "incumbent", 0.55),
             Phase("descend", DESCENT, "input", 1.0),
             Phase("target", DESCENT, "input", 0.4, per="class"),
-            Phase("restart", DESCENT, "random", 0.5, per="start"),
+            Phase("restart", DESCENT, ("random", "flip", "random"), 0.25, per="start"),
         ),
         polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
         polish_weight=1.0,
@@ -162,10 +219,31 @@ NEAR_LINEAR = Profile(
             Phase("scout", FLAT_SLIDE, "incumbent", 0.55),
             Phase("descend", DESCENT, "input", 0.5),
             Phase("target", CLASS_SLIDE, "input", 0.4, per="class"),
-            Phase("restart", DESCENT, "random", 0.5, per="start"),
+            Phase("restart", DESCENT, ("flip", "random"), 0.25, per="start"),
         ),
         polish=(Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
-        polish_weight=1.0,
+        polish_weight=1.5,
+    ),
+)
+
+CORNERS, SMOOTHED, PRUNING = CornersRule(), SmoothedRule(), PruningRule()
+
+SPARSE = Profile(
+    "SPARSE",
+    short=Table(
+        search=(Phase("corners", CORNERS, "input", 1.0),),
+        polish=(Phase("prune", PRUNING, "incumbent", 1.0),),
+        polish_weight=0.4,
+    ),
+    long=Table(
+        search=(
+            Phase("corners", CORNERS, "input", 0.5),
+            Phase("smooth", SMOOTHED, "input", 1.0),
+            Phase("target", CORNERS, "input", 0.3, per="class"),
+            Phase("restart", SMOOTHED, "random", 0.4, per="start"),
+        ),
+        polish=(Phase("prune", PRUNING, "incumbent", 1.0),),
+        polish_weight=0.5,
     ),
 )
 
@@ -173,6 +251,8 @@ NEAR_LINEAR = Profile(
 @dataclass(frozen=True)
 class PlannedPhase:
     """A phase with its steps: a move, its numbers, and the rank of the class that it is targeted at.
+
+    ``layer`` is the hidden layer, counted from the last one, whose units a "flip" changes.
 
     Samples that have found nothing so far run the ``fallback``, if there is one, instead of this and all later phases.
     """
@@ -182,24 +262,31 @@ class PlannedPhase:
     numbers: Numbers
     start: Start
     target: int | None = None
+    layer: int = 0
     fallback: "tuple[PlannedPhase, ...]" = ()
 
     @property
     def passes(self) -> int:
         """What it costs per sample."""
-        return 2 * len(self.numbers)
+        return 2 * len(self.numbers) + self.start_passes
+
+    @property
+    def start_passes(self) -> int:
+        """What its start costs per sample."""
+        return FLIP_PASSES if self.start == "flip" else 0
 
 
 def plan_search(table: Table, norm: Norm, passes: int, classes: int, starts: int) -> list[PlannedPhase]:
-    """The search phases, given the passes for search and polish and how many classes and random starts there are."""
+    """The search phases, given the passes for search and polish and how many classes and extra starts there are."""
     phases = [phase for phase in table.search if norm.scout_norm or phase.name != "scout"]
     times = {"once": 1, "class": classes, "start": starts}
     weights = sum(times[phase.per] * phase.weight for phase in phases) + table.polish_weight
     steps_per_weight = passes / 2 / (weights or 1)
-    planned = []
+    planned, layers = [], count()
     for phase in phases:
         for rank in range(times[phase.per]):
-            one = _plan(phase, norm, phase.weight * steps_per_weight)
+            one = replace(_plan(phase, norm, phase.weight * steps_per_weight), start=phase.start_of(rank))
+            one = replace(one, layer=next(layers)) if one.start == "flip" else one
             planned.append(replace(one, target=rank) if phase.per == "class" else one)
     return planned
 
@@ -225,8 +312,8 @@ def truncate(phases: Sequence[PlannedPhase], passes: int) -> list[PlannedPhase]:
     affordable: list[PlannedPhase] = []
     for phase in phases:
         left = passes - sum(one.passes for one in affordable)
-        if left >= 2:
-            affordable.append(replace(phase, numbers=phase.numbers[: left // 2]))
+        if (steps := (left - phase.start_passes) // 2) > 0:
+            affordable.append(replace(phase, numbers=phase.numbers[:steps]))
     return affordable
 
 
@@ -241,4 +328,4 @@ def _plan_polish(phases: Sequence[Phase], norm: Norm, passes: int) -> list[Plann
 
 def _plan(phase: Phase, norm: Norm, steps: float) -> PlannedPhase:
     """At least one step."""
-    return PlannedPhase(phase.name, phase.rule.move(norm), phase.rule.numbers(max(1, int(steps))), phase.start)
+    return PlannedPhase(phase.name, phase.rule.move(norm), phase.rule.numbers(max(1, int(steps))), phase.start_of(0))

@@ -15,6 +15,7 @@ from marginattack.attacks.race.phases import (
     NEAR_LINEAR,
     PASSES_PER_START,
     SHORT,
+    SPARSE,
     PlannedPhase,
     Profile,
     Table,
@@ -35,20 +36,21 @@ PROFILE_PASSES = 4  # two gradients tell a sample's profile
 @final
 @dataclass(frozen=True, kw_only=True)
 class Race(Attack):
-    """Searches from x₀, towards the nearest classes and from random starts; then a polish of the nearest point found.
+    """Searches from x₀, towards the nearest classes and from other starts; then a polish of the nearest point found.
 
     The phases are data: the tables in ``attacks/race/phases.py``, one per profile and budget class;
     ``print(Race().plan(norm="l2", budget=400))`` shows them with their passes. A sample's profile is near-linear
     where a step to the tangent plane of x₀ leaves less than ``trust`` of c, and a gradient whose cosine with that at x₀
-    is above 1 − ``trust``; else it is curved. docs/method.md describes each phase.
+    is above 1 − ``trust``; else it is curved. Where the norm counts coordinates (ℓ0) all samples have one profile of
+    their own, unless a bound is infinite. docs/method.md describes each phase.
 
     Args:
-        passes: What is spent where no budget is given.
-        most: The most passes that are spent of a larger budget.
+        passes: What is spent where no budget is given; a budget is spent as a whole.
         candidates: How many of the highest other classes may be ranked and followed.
         trust: How far the tangent plane may be off for a sample to count as near-linear; 0: none does.
         near_linear: The phases of near-linear samples.
         curved: The phases of the others.
+        sparse: The phases of all samples in ℓ0.
 
     Raises:
         InputError: ``passes`` or ``candidates`` is out of range.
@@ -68,11 +70,11 @@ class Race(Attack):
     reference: ClassVar = "this project, docs/method.md"
 
     passes: int = 400
-    most: int = 20_000
     candidates: int = 10
     trust: float = 0.5
     near_linear: Profile = NEAR_LINEAR
     curved: Profile = CURVED
+    sparse: Profile = SPARSE
 
     def __post_init__(self) -> None:
         for name, least in (("passes", 1), ("candidates", 0)):
@@ -80,7 +82,7 @@ class Race(Attack):
                 raise InputError(f"{name} is {getattr(self, name)}: it must be at least {least}")
 
     def __call__(self, problem: Problem) -> None:
-        passes = min(problem.budget.remaining, self.most) if problem.budget.limited else self.passes
+        passes = problem.budget.remaining if problem.budget.limited else self.passes
         unspent, norm = problem.budget.remaining - passes, problem.norm
         low_precision = passes >= SHORT and problem.evaluator.for_search is not problem.evaluator
 
@@ -88,8 +90,7 @@ class Race(Attack):
             return max(problem.budget.remaining_of(rows), default=unspent) - unspent
 
         with problem.for_search() if low_precision else nullcontext(problem) as search:
-            near_linear = self.is_near_linear(search).cpu()
-            groups = [(near_linear, self.near_linear.table(passes)), (~near_linear, self.curved.table(passes))]
+            groups = [(rows, profile.table(passes)) for rows, profile in self.profiles(search)]
             followed = [self.classes_followed(table, passes) for _, table in groups]
             classes: list[Labels] = []
             scanned = torch.stack([rows & (number > 0) for (rows, _), number in zip(groups, followed, strict=True)])
@@ -107,7 +108,7 @@ class Race(Attack):
         self.close(problem, incumbent_or_random(problem, problem.draws))
 
     def without(self, *phases: str) -> "Race":
-        """The attack without the search phases of these names ("scout", "descend", "target", "restart").
+        """The attack without the search phases of these names ("scout", "descend", "target", "restart", …).
 
         Args:
             phases: Names of phases, as in the tables.
@@ -120,7 +121,8 @@ class Race(Attack):
             >>> ma.Race().without("scout").curved
             Profile('CURVED without scout', ...
         """
-        return replace(self, near_linear=self.near_linear.without(*phases), curved=self.curved.without(*phases))
+        names = ("near_linear", "curved", "sparse")
+        return replace(self, **{name: getattr(self, name).without(*phases) for name in names})
 
     def plan(self, norm: Norm | str = "l2", budget: int | None = None, classes: int = 10) -> "RacePlan":
         """The phases that an untargeted attack runs, with their steps and passes.
@@ -139,16 +141,24 @@ class Race(Attack):
             Race, linf, 100 passes
             ...
         """
-        norm, passes = as_norm(norm), self.passes if budget is None else min(budget, self.most)
+        norm, passes = as_norm(norm), self.passes if budget is None else budget
         phases: dict[str, list[PlannedPhase]] = {}
         scans: dict[str, int] = {}
-        for profile in (self.near_linear, self.curved):
+        profile_passes = 0 if norm.counts else PROFILE_PASSES
+        for profile in (self.sparse,) if norm.counts else (self.near_linear, self.curved):
             table = profile.table(passes)
             number = min(self.classes_followed(table, passes), classes - 1)
             scans[profile.name] = 1 + min(self.classes_scanned(number, passes), classes - 1) if number else 0
-            left = passes - PROFILE_PASSES - scans[profile.name]
+            left = passes - profile_passes - scans[profile.name]
             phases[profile.name] = truncate(plan_all(table, norm, left, number, passes // PASSES_PER_START), left)
-        return RacePlan(norm.name, passes, scans, phases)
+        return RacePlan(norm.name, passes, profile_passes, scans, phases)
+
+    def profiles(self, problem: Problem) -> list[tuple[Mask, Profile]]:
+        """The samples of each profile, on the host."""
+        if problem.norm.counts and bool(torch.isfinite(problem.box.hi - problem.box.lo).all()):
+            return [(torch.ones(len(problem.x0), dtype=torch.bool), self.sparse)]
+        near_linear = self.is_near_linear(problem).cpu()
+        return [(near_linear, self.near_linear), (~near_linear, self.curved)]
 
     def classes_followed(self, table: Table, passes: int) -> int:
         """How many classes are followed: 3 with 400 passes, 5 with 2,000; none where no phase of the table does."""
@@ -198,12 +208,13 @@ class RacePlan:
 
     norm: str
     passes: int
+    profile_passes: int
     scans: dict[str, int]
     phases: dict[str, list[PlannedPhase]]
 
     def rows(self, profile: str) -> list[tuple[str, str, str, int, int]]:
         """Phase, move, start, steps and passes of one profile."""
-        rows = [("profile", "gradient", "input", 2, PROFILE_PASSES)]
+        rows = [("profile", "gradient", "input", 2, self.profile_passes)] if self.profile_passes else []
         if self.scans[profile]:
             rows.append(("scan", "class gradients", "input", 1, self.scans[profile]))
         for phase in self.phases[profile]:

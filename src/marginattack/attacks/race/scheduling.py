@@ -14,8 +14,8 @@ from typing import ClassVar, TypeAlias, final
 import torch
 from torch import Tensor
 
-from marginattack.attacks.race.moves import Move, Slide
-from marginattack.attacks.race.phases import PlannedPhase, Start
+from marginattack.attacks.race.moves import Move
+from marginattack.attacks.race.phases import PlannedPhase
 from marginattack.core.draws import Draws
 from marginattack.core.goals import reach
 from marginattack.core.norms import LINF
@@ -25,6 +25,7 @@ from marginattack.core.types import Goals, Labels, Mask, Points, State
 
 MOST_GROUPS = 4  # at a time: two profiles, and those samples of each that take the fallback
 COLUMNS = 4  # of a group in an interleaved plan: the kind of move, and its three numbers
+FLIP_DISTANCE = 2.0  # how far from x₀ a flip lies, in distances of the incumbent
 EVEN = 4  # passes by which the budgets left inside an interleaved group may differ
 
 Group: TypeAlias = tuple[Mask, Sequence[PlannedPhase]]  # which samples, on the host, and their phases
@@ -64,7 +65,7 @@ def run_phases(problem: Problem, phases: Sequence[PlannedPhase], classes: Sequen
 
 def run_phase(problem: Problem, phase: PlannedPhase, classes: Sequence[Labels]) -> None:
     """Run one phase for all samples."""
-    x = start_points(problem, phase.start, problem.draws)
+    x = start_points(problem, phase, problem.draws)
     if phase.target is None:
         problem.run(phase.move, phase.numbers, *phase.move.begin(problem, x))
         return
@@ -72,14 +73,23 @@ def run_phase(problem: Problem, phase: PlannedPhase, classes: Sequence[Labels]) 
         part.run(phase.move, phase.numbers, *phase.move.begin(part, x))
 
 
-def start_points(problem: Problem, start: Start, draws: Draws) -> Points:
-    """Where a phase begins: x₀, the incumbent, or a random point around x₀ about as far away as the incumbent."""
-    if start == "input":
-        return problem.x0
+def start_points(problem: Problem, phase: PlannedPhase, draws: Draws) -> Points:
+    """Where a phase begins: x₀, the incumbent, or about as far from x₀ as it: a random point or a flip.
+
+    A flip lies in a direction that changes the signs of hidden units: activation patterns are what separates local
+    minima, and noise hardly changes them.
+    """
+    x0 = problem.x0
+    if phase.start == "input":
+        return x0
     x = incumbent_or_random(problem, draws)
-    if start == "incumbent":
+    if phase.start == "incumbent":
         return x
-    return problem.box.clamp(problem.x0 + LINF.size(x - problem.x0) * (2 * draws.uniform() - 1))
+    if phase.start == "random":
+        return problem.box.clamp(x0 + LINF.size(x - x0) * (2 * draws.uniform() - 1))
+    norm = problem.norm.step_norm
+    direction = norm.steepest(problem.flip_direction(draws, phase.layer))
+    return problem.box.clamp(x0 + FLIP_DISTANCE * norm.size(x - x0) * direction)
 
 
 def incumbent_or_random(problem: Problem, draws: Draws) -> Points:
@@ -142,7 +152,8 @@ class _Interleaving:
         self.problem, self.classes = problem, classes
         self.groups = [_Group(problem, rows, phases, problem.draws.fork()) for rows, phases in groups]
         self.goals: Goals = problem.goals
-        self.state: State = Slide().begin(problem, problem.x0)
+        moves = [phases[0].move for _, phases in groups if phases]
+        self.state: State = moves[0].begin(problem, problem.x0) if moves else ()
 
     @property
     def running(self) -> list[_Group]:
@@ -160,16 +171,17 @@ class _Interleaving:
 
     def _start_phase(self, group: _Group) -> None:
         problem = self.problem
-        affordable = min(problem.budget.remaining_of(group.rows), default=0) // 2
-        if not group.phases or not affordable:
+        left = min(problem.budget.remaining_of(group.rows), default=0)
+        if not group.phases or left < group.phases[0].start_passes + 2:
             group.phases = []
             self.goals = torch.where(group.column, 0, self.goals)  # to wait: nothing to cross
             return
         phase = group.phases[0]
-        group.phases[0] = replace(phase, numbers=phase.numbers[:affordable])
+        group.phases[0] = replace(phase, numbers=phase.numbers[: (left - phase.start_passes) // 2])
         goals = problem.goals if phase.target is None else reach(self.classes[phase.target])
         self.goals = torch.where(group.column, goals, self.goals)
-        x = start_points(problem, phase.start, group.draws)
+        with problem.masked(group.rows) as part:  # which pays for the start
+            x = start_points(part, phase, group.draws)
         self.state = _select(group.column, phase.move.begin(problem, x), self.state)
 
     def run_until_a_phase_ends(self) -> None:

@@ -21,6 +21,8 @@ class FailedShard:
     attack: str
     norm: str
     error: str
+    ids: list[int]  # of its samples
+    hangs: int = 0  # sessions in a row that it ended by hanging
 
 
 @runtime_checkable

@@ -2,13 +2,15 @@
 
 Each worker is an actor with the model and computes one shard at a time; an idle worker gets the next shard. Workers
 commit their shards themselves, so that the driver holds nothing that grows with the number of samples. A lost worker is
-restarted and its shard is queued again: a shard that is computed twice is the same file. A shard that failed
-``ATTEMPTS`` times is reported as failed.
+restarted and its shard is queued again: a shard that is computed twice is the same file. A worker that exceeds
+``--shard-timeout`` is killed, and so lost. A shard that failed ``ATTEMPTS`` times, on different workers if possible, is
+reported as failed.
 """
 
 import json
 import os
-from collections import Counter, deque
+import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from marginattack.errors import InputError, describe, one_line
 from marginattack.execution.session import Session
 from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.engines.ray_start import connect
+from marginattack.runs.failures import exceeded
 from marginattack.runs.job import Job
 from marginattack.storage.files import is_disk_full, remove_temporary_files
 from marginattack.storage.paths import is_remote
@@ -32,6 +35,14 @@ class Task(NamedTuple):
 
     method: str
     arguments: tuple[int, Part, int] | tuple[()] = ()  # shard, part, batch
+
+
+class Call(NamedTuple):
+    """A task that a worker is busy with, and when it began."""
+
+    worker: int
+    task: Task
+    began: float
 
 
 @dataclass(kw_only=True)
@@ -76,14 +87,15 @@ class WorkerPool:
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Worker)
         device = job.settings.device or ("cuda" if gpus else "cpu")  # without a fallback to the CPU
         arguments = (
-            job.settings.model_copy(update={"device": device}).model_dump_json(),
+            json.dumps(job.settings.model_copy(update={"device": device}).model_dump()),
             str(folder.path if is_remote(folder.path) else folder.path.absolute()),
-            os.getcwd(), json.dumps(job.identity()), folder.manifest["started"],
+            os.getcwd(), json.dumps(job.worker_identity()), folder.lease.owner if folder.lease else "",
         )  # fmt: skip
         self.actors = [remote.remote(*arguments) for _ in range(workers)]
-        self.busy: dict[Any, tuple[int, Task]] = {}  # by the reference of the pending result
+        self.busy: dict[Any, Call] = {}  # by the reference of the pending result
+        self.overdue: set[Any] = set()  # references of calls whose worker was killed
         self.idle: list[int] = []
-        self.failures: Counter[int | Task] = Counter()  # of workers while they open, and of tasks
+        self.failures: defaultdict[int | Task, list[int]] = defaultdict(list)  # of opening and of tasks: the workers
         self.hardware: Counter[str] = Counter()
         self.seconds = self.shards = 0.0
         for worker in range(workers):
@@ -99,7 +111,8 @@ class WorkerPool:
 
         def give_up(task: Task, error: str) -> None:
             shard, part, _ = task.arguments  # type: ignore[misc]
-            failed.append(FailedShard(shard=shard, attack=part.attack, norm=part.norm, error=error))
+            ids = self.job.order[list(self.folder.shards[shard])].tolist()
+            failed.append(FailedShard(shard=shard, attack=part.attack, norm=part.norm, error=error, ids=ids))
 
         tasks = [Task("measure", (shard, part, batch)) for shard, part in self.folder.pending()]
         for seconds in self._execute_shards(tasks, give_up, progress):
@@ -138,20 +151,23 @@ class WorkerPool:
     ) -> Iterator[tuple[Task, Any]]:
         """Give each task to an idle worker until all tasks are done or given up; yield their results."""
         queue = deque(tasks)
-        while queue or any(task.method != "open" for _, task in self.busy.values()):
+        while queue or any(call.task.method != "open" for call in self.busy.values()):
             while queue and self.idle:
-                self._submit(self.idle.pop(), queue.popleft())
+                self._submit(self._pick_worker(queue[0]), queue.popleft())
             done, _ = self.ray.wait(list(self.busy), num_returns=1, timeout=POLL_SECONDS)
+            self._kill_hung_workers()
             for reference in done:
-                worker, task = self.busy.pop(reference)
+                worker, task, _ = self.busy.pop(reference)
                 try:
                     result = self.ray.get(reference)
                 except self.ray.exceptions.RayTaskError as error:
                     self.idle.append(worker)
-                    self._retry(queue, task, _explain(task, error.cause), give_up)
+                    self._retry(queue, task, worker, _explain(task, error.cause), give_up)
                 except self.ray.exceptions.RayError as error:
+                    lost = f"its worker was lost: {_last_line(error)}"
+                    reason = exceeded(self.job.settings.shard_timeout) if reference in self.overdue else lost
                     self._reopen(worker, task, _last_line(error))
-                    self._retry(queue, task, f"its worker was lost: {_last_line(error)}", give_up)
+                    self._retry(queue, task, worker, reason, give_up)
                 else:
                     self.idle.append(worker)
                     if task.method == "open":
@@ -160,9 +176,24 @@ class WorkerPool:
                         yield task, result
             tick()
 
+    def _pick_worker(self, task: Task) -> int:
+        """Take an idle worker, if possible one where the task has not failed yet."""
+        others = [worker for worker in self.idle if worker not in self.failures.get(task, [])]
+        worker = (others or self.idle)[-1]
+        self.idle.remove(worker)
+        return worker
+
     def _submit(self, worker: int, task: Task) -> None:
         method = getattr(self.actors[worker], task.method).options(max_task_retries=0)
-        self.busy[method.remote(*task.arguments)] = worker, task
+        self.busy[method.remote(*task.arguments)] = Call(worker, task, time.monotonic())
+
+    def _kill_hung_workers(self) -> None:
+        """Kill workers that take too long; Ray restarts them. One that opens the run may be waiting for its node."""
+        latest = time.monotonic() - self.job.settings.shard_timeout
+        for reference, call in self.busy.items():
+            if call.began < latest and call.task.method != "open" and reference not in self.overdue:
+                self.overdue.add(reference)
+                self.ray.kill(self.actors[call.worker], no_restart=False)
 
     def _register(self, worker: int, about: dict[str, Any]) -> None:
         """Count a worker that has opened the run."""
@@ -175,19 +206,21 @@ class WorkerPool:
         if task.method != "open":
             self.cluster.alive -= 1
         else:
-            self.failures[worker] += 1
-            if self.failures[worker] >= ATTEMPTS:  # the run continues without it
+            self.failures[worker].append(worker)
+            if len(self.failures[worker]) >= ATTEMPTS:  # the run continues without it
                 if not self.busy and not self.idle:
                     raise InputError(f"every worker was lost, the last while it opened the model and data: {reason}")
                 return
         self._submit(worker, Task("open"))
 
-    def _retry(self, queue: deque[Task], task: Task, reason: str, give_up: Callable[[Task, str], None]) -> None:
+    def _retry(
+        self, queue: deque[Task], task: Task, worker: int, reason: str, give_up: Callable[[Task, str], None]
+    ) -> None:
         """Queue a failed task again, behind all others, or give it up."""
         if task.method == "open":
             return
-        self.failures[task] += 1
-        if self.failures[task] >= ATTEMPTS:
+        self.failures[task].append(worker)
+        if len(self.failures[task]) >= ATTEMPTS:
             del self.failures[task]
             give_up(task, reason)
         else:
@@ -196,7 +229,8 @@ class WorkerPool:
 
 
 def _refuse(task: Task, error: str) -> None:
-    raise InputError(error)
+    shard = f" shard {task.arguments[0]}" if task.arguments else ""
+    raise InputError(f"no worker can {task.method.replace('_', ' ')}{shard}: {error}")
 
 
 def _explain(task: Task, cause: BaseException) -> str:

@@ -15,15 +15,16 @@ from marginattack.runs.job import hardware, open_job
 from marginattack.runs.settings import Settings
 from marginattack.runs.shards import ShardRunner
 from marginattack.storage.files import is_disk_full
+from marginattack.storage.lock import join_lease
 from marginattack.storage.run_folder import Part, RunFolder, differences
 
 
 class Worker:
     """Opens the run from its settings, so that nothing large is sent; returns numbers only."""
 
-    def __init__(self, settings: str, out: str, working_folder: str, identity: str, started: str) -> None:
+    def __init__(self, settings: str, out: str, working_folder: str, identity: str, owner: str) -> None:
         self.settings, self.out, self.working_folder = settings, out, working_folder
-        self.identity, self.started = identity, started
+        self.identity, self.owner = identity, owner  # of the lease
         self.runner: ShardRunner | None = None
         self.stack = ExitStack()
 
@@ -52,8 +53,9 @@ class Worker:
                 os.chdir(self.working_folder)  # relative names mean the same as to the driver
             torch.set_num_threads(1)  # one core per worker, and the same rounding in all workers
             try:
-                job = open_job(Settings.model_validate_json(self.settings))
-                changed = differences(json.loads(self.identity), json.loads(json.dumps(job.identity())))
+                identity = json.loads(self.identity)
+                job = open_job(Settings.model_validate(json.loads(self.settings)), identity)
+                changed = differences({**identity, "stamp": job.data.stamp()}, job.worker_identity())
                 if changed:
                     raise InputError(f"it opens another model or other data ({changed})")
                 folder = self._open_folder()
@@ -67,11 +69,9 @@ class Worker:
         return self.runner
 
     def _open_folder(self) -> RunFolder:
-        hint = f"it does not see the run in {self.out}: give --out on a shared file system or an object store"
         try:
-            folder = RunFolder(self.out)
+            path = RunFolder(self.out).path
         except InputError as error:
-            raise InputError(f"{hint} ({error})") from None
-        if folder.manifest.get("started") != self.started:
-            raise InputError(f"{hint} (another run is there)")
-        return folder
+            hint = "give --out on a shared file system or an object store"
+            raise InputError(f"it does not see the run in {self.out}: {hint} ({error})") from None
+        return RunFolder(path, self.stack.enter_context(join_lease(path, self.owner)))
