@@ -200,15 +200,14 @@ def pick(expression: Expression, rows: Any) -> Expression:
 
 def _max_pool(program: Program, z: Expression, rule: MaxPool, before: tuple[Tensor, Tensor]) -> Expression:
     """New variables for the outputs, with one binary per input that can be the largest."""
-    low, high = _first(*rule.image(*before))
+    low, high = _first(*(rule.value(each) for each in before))
     numbers = torch.arange(before[0][0].numel(), device=before[0].device).to(before[0]).view_as(before[0][:1])
     windows = [
         rule.windows(each[:1])[0].flatten(2).mT.flatten(0, 1).double().cpu().numpy() for each in (*before, numbers)
     ]
     lows, highs = windows[:2]
     inside = windows[2] >= 0
-    able = inside & (highs > lows.max(1, keepdims=True))
-    able |= (lows == lows.max(1, keepdims=True)) & inside & ~able.any(1, keepdims=True)
+    able = inside & (highs >= lows.max(1, keepdims=True))
     output, column = np.nonzero(able)
     inputs = windows[2][output, column].astype(int)
     y = program.variables(low, high)
