@@ -68,7 +68,7 @@ def trace(model: nn.Module, images: Tensor) -> Graph:
     except Exception as error:
         hint = "bounds need a model without control flow that depends on the input"
         raise InputError(f"torch.export cannot trace the model ({one_line(error)}): {hint}") from error
-    graph = Graph(tuple(_Translator(program).nodes()), dtype)
+    graph = Graph(tuple(_Translator(program, dtype).nodes()), dtype)
     with torch.no_grad():
         expected, found = model(example), graph.value(example)
     if not torch.allclose(found, expected, rtol=CLOSE, atol=CLOSE * float(expected.abs().max())):
@@ -80,8 +80,8 @@ def trace(model: nn.Module, images: Tensor) -> Graph:
 class _Translator:
     """From a program of ATen operations to nodes."""
 
-    def __init__(self, program: Any) -> None:
-        self.program, self.graph = program, program.graph
+    def __init__(self, program: Any, dtype: torch.dtype) -> None:
+        self.graph, self.dtype = program.graph, dtype
         signature = program.graph_signature
         held = {**program.constants, **program.state_dict}
         lifted = (signature.inputs_to_parameters, signature.inputs_to_buffers)
@@ -91,7 +91,9 @@ class _Translator:
         }
         self.user_inputs = set(signature.user_inputs)
         self.outputs = signature.user_outputs
-        self.now: dict[fx.Node, fx.Node] = {}  # what a tensor is after operations in place
+        self.order = {node: place for place, node in enumerate(self.graph.nodes)}
+        self.owner: dict[fx.Node, fx.Node] = {}  # whose memory a tensor may share
+        self.now: dict[fx.Node, fx.Node] = {}  # the tensor with the same values
         self.number: dict[fx.Node, int] = {}
 
     def nodes(self) -> list[Node]:
@@ -125,9 +127,13 @@ class _Translator:
                     self.constants[node] = node.target(*known[0], **known[1])  # type: ignore[operator]
             return None
         in_place = name.split(".")[0].endswith("_")
+        if _may_alias(node) or in_place:
+            self._share_memory(node, name, in_place)
         if not (node.users or in_place) or node.meta.get("val") is None:
             return None
         values = [_first(each.meta["val"]) for each in (node, *inputs)]
+        if values[0].dtype != self.dtype:
+            raise InputError(f"bounds do not cover {name.split('.')[0]} ({node.name}) to {values[0].dtype}")
         (positional, keyword) = fx.map_arg(args, lambda each: self.constants.get(each, each))
         try:
             rule = find_rule(Call(node.target, positional, keyword, inputs, values))
@@ -136,21 +142,21 @@ class _Translator:
         if rule is None:  # the first of several outputs, or the same values again
             self.now[node] = inputs[0]
             return None
-        if in_place:
-            self._rebind(node, inputs[0], name)
         return Node(rule, tuple(self.number[each] for each in inputs), tuple(values[0].shape[1:]))
 
-    def _rebind(self, node: fx.Node, changed: fx.Node, name: str) -> None:
-        """After an operation in place its input is its output."""
+    def _share_memory(self, node: fx.Node, name: str, in_place: bool) -> None:
+        """Note whose memory the output may share; after a change in place, nothing but the output may read it.
+
+        torch.export rebinds the changed tensor to the output by itself, but not what else shares its memory.
+        """
         target = node.args[0]
-        assert isinstance(target, fx.Node)
-        shared = target.users if not _is_view(target) else target.args[0].users  # type: ignore[union-attr]
-        if any(_is_view(user) for user in target.users) or (_is_view(target) and len(shared) > 1):
-            raise InputError(f"bounds do not cover {name.split('.')[0]} ({node.name}) in place on a part of a tensor")
-        self.now[target] = node
-        for alias, current in list(self.now.items()):
-            if current is changed:
-                self.now[alias] = node
+        if not isinstance(target, fx.Node):
+            return  # a list of tensors: no rule covers that
+        owner = self.owner.get(target, target)
+        sharing = [owner, *(each for each, of in self.owner.items() if of is owner)]
+        self.owner[node] = owner
+        if in_place and any(self.order[user] > self.order[node] for each in sharing for user in each.users):
+            raise InputError(f"bounds do not cover {name.split('.')[0]} ({node.name}) in place on a shared tensor")
 
     def _reached(self, nodes: list[Node]) -> list[Node]:
         """Only what the output depends on, in order."""
@@ -178,9 +184,9 @@ def _first(value: Any) -> Any:
     return value[0] if isinstance(value, list | tuple) else value
 
 
-def _is_view(node: fx.Node) -> bool:
-    """Whether the node may share memory with its first input."""
+def _may_alias(node: fx.Node) -> bool:
+    """Whether the output may share memory with the first input."""
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(
-        each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
-    )
+    if schema is None:
+        return False
+    return "dropout" in schema.name or any(each.alias_info is not None for each in schema.returns)
