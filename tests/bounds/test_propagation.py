@@ -13,7 +13,7 @@ from torch.nn import functional
 from marginattack.bounds.graph import Graph, trace
 from marginattack.bounds.propagation import ALPHA, CROWN, IBP, Limits, Propagation, Relaxation
 from marginattack.bounds.regions import Region, least, make_region
-from marginattack.bounds.relaxations import Smooth
+from marginattack.bounds.relaxations import ReLU, Smooth
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
 
@@ -148,6 +148,10 @@ NETWORKS: dict[str, Any] = {
     "sigmoid": lambda: mlp(72, 12, 9, 3, scale=3.0, activation=nn.Sigmoid),
     "tanh": lambda: mlp(72, 12, 9, 3, scale=3.0, activation=nn.Tanh),
     "dropout": lambda: network(nn.Dropout(), nn.Flatten(), nn.Linear(72, 9), nn.ReLU(inplace=True), size=9),
+    "wide padding": lambda: network(
+        nn.Conv2d(2, 2, 2, padding=3), nn.ReLU(), nn.Conv2d(2, 2, 3, stride=2, padding=4), nn.ReLU(), size=162
+    ),
+    "linear on rows": lambda: network(nn.Conv2d(2, 2, 1), nn.ReLU(), nn.Linear(6, 1), nn.ReLU(), size=12),
     "residual": lambda: network(Residual()),
     "branches": lambda: network(Branches()),
     "in place": lambda: network(InPlace()),
@@ -259,15 +263,36 @@ def test_lines_enclose_smooth_activations(name: str) -> None:
     lo, hi = (middle - width).double(), (middle + width).double()
     x = torch.lerp(lo, hi, torch.linspace(0, 1, 2001, dtype=torch.float64))
     y = rule.value(x)
-    low, high = rule.image(lo, hi)
-    assert bool((low <= y.amin(1, keepdim=True)).all())
-    assert bool((high >= y.amax(1, keepdim=True)).all())
+    computed = rule.value(x.float()).where((x.float() >= lo) & (x.float() <= hi), y.float()).double()
+    for values, model in ((y, torch.float64), (computed, torch.float32)):
+        low, high = rule.image(lo, hi, model)
+        assert bool((low <= values.amin(1, keepdim=True)).all())
+        assert bool((high >= values.amax(1, keepdim=True)).all())
     free = [torch.randn(300, 1, 1, generator=generator).double() for _ in range(2)]
     for slopes in ([], free):
         lines = rule.lines(lo, hi, slopes)
         assert lines.lower_offset is not None
         assert bool((lines.lower_slope[:, 0] * x + lines.lower_offset[:, 0] <= y).all())
         assert bool((lines.upper_slope[:, 0] * x + lines.upper_offset[:, 0] >= y).all())
+
+
+def test_leaky_slopes_are_not_rounded_to_float32() -> None:
+    lo, hi = torch.tensor([[-2.0, -2.0]]).double(), torch.tensor([[-1.0, 1.0]]).double()
+    lines = ReLU(slope=0.2).lines(lo, hi, [])
+    assert lines.lower_slope.flatten().tolist() == [0.2, 0.2]
+
+
+class Copies(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x - 0.5
+        changed, kept = y.clone(), y.clone()
+        changed.relu_()
+        return kept - 2 * changed
+
+
+def test_copies_are_not_changed_in_place() -> None:
+    model, x = Copies(), torch.rand(3, 4)
+    torch.testing.assert_close(trace(model, x + 1).value(x), model(x))
 
 
 class Twice(nn.Module):
@@ -292,6 +317,30 @@ class View(nn.Module):
         return y
 
 
+class ViewOfView(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 2.0
+        y.view(-1, 3, 1).view(-1, 3).relu_()
+        return y
+
+
+class Dropped(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 2.0
+        functional.dropout(y, training=False).relu_()  # in eval mode its output is its input
+        return y
+
+
+class Subtracted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.avg_pool2d(x[:, None, None], (1, 2), divisor_override=-1).flatten(1)
+
+
+class Coarse(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, (3, 1)).mean(2, dtype=torch.float16)
+
+
 class Noisy(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.randn(1, 3)
@@ -301,7 +350,9 @@ REFUSED = [
     (Noisy(), r"model draws random numbers \(randn\)"),
     (Twice(), "bounds do not cover mul .* of two tensors"), (Unknown(), "bounds do not cover erf .*: supported are"),
     (Branching(), "torch.export cannot trace the model"), (nn.Softmax(1), "bounds do not cover softmax"),
-    (View(), "in place on a part"), (nn.Linear(3, 2).bfloat16(), "computes in bfloat16"),
+    (View(), "in place on a shared tensor"),
+    (ViewOfView(), "in place on a shared tensor"), (Dropped(), "in place on a shared tensor"),
+    (Subtracted(), "divisor_override"), (Coarse(), r"bounds do not cover mean \(mean\) to torch.float16"), (nn.Linear(3, 2).bfloat16(), "computes in bfloat16"),
     (nn.LSTM(3, 2), "bounds do not cover|torch.export cannot"),
 ]  # fmt: skip
 

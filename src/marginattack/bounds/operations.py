@@ -109,7 +109,7 @@ class Dense(Affine):
 
     def transpose(self, rows: Rows, shape: Shape, shapes: Sequence[Shape]) -> list[Rows]:
         assert self.weight is not None
-        return [Rows(rows.a @ self.weight)]
+        return [Rows(rows.widen(shape).a @ self.weight)]
 
 
 class Diagonal(Affine):
@@ -142,6 +142,8 @@ class Sliding:
         first = [corner[i] * self.stride[i] - self.padding[i] for i in range(2)]
         top, left = (max(0, -each) for each in first)
         low, right = (min(a.shape[i - 2], shape[i - 2] - first[i]) for i in range(2))
+        if low <= top or right <= left:  # only padding
+            return Rows(a.new_zeros(*a.shape[:2], *shape))
         return Rows(a[..., top:low, left:right], (max(0, first[0]), max(0, first[1])))
 
 

@@ -103,7 +103,7 @@ class Propagation:
                     self._tighten(index, readers[index])
             elif rule is not None:
                 lo, hi = self.bounds[node.inputs[0]]
-                self.bounds.append(rule.image(lo, hi))
+                self.bounds.append(rule.image(lo, hi, self.graph.model_dtype))
                 lines = rule.lines(lo, hi, [])
                 self.lines[index] = lines if self.method.backward else self._constant(index, lines)
                 self.errors[index] = self._line_errors(index, rule, self.lines[index])
@@ -139,9 +139,9 @@ class Propagation:
         spread = rule.spread(*half) + (model + rounding(rule.fan_in + 8, dtype)) * ERROR_FACTOR * size
         value = rule.value(*middle)
         self.bounds.append((value - spread, value + spread))
-        errors = (model + rounding(rule.fan_out + 8, dtype)) * size
+        errors = (model + rounding(rule.fan_out + 8 + len(self.graph.nodes), dtype)) * size
         if rule.bias is not None:
-            errors = errors + rounding(size[0].numel(), dtype) * rule.bias.abs()
+            errors = errors + rounding(size[0].numel() + len(self.graph.nodes), dtype) * rule.bias.abs()
         self.errors[index] = ERROR_FACTOR * errors[:, None]
 
     def _constant(self, index: int, lines: Lines) -> Lines:

@@ -37,6 +37,12 @@ class Lines:
     upper_offset: Tensor
     lower_offset: Tensor | None = None  # None: 0
 
+    @property
+    def largest_offset(self) -> Tensor:
+        """The larger absolute value of both offsets."""
+        upper = self.upper_offset.abs()
+        return upper if self.lower_offset is None else torch.maximum(upper, self.lower_offset.abs())
+
 
 class NonLinear(ABC):
     """An operation with one input that is enclosed by lines."""
@@ -48,8 +54,8 @@ class NonLinear(ABC):
         """The operation itself."""
 
     @abstractmethod
-    def image(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
-        """Bounds of the output for inputs in [lo, hi]."""
+    def image(self, lo: Tensor, hi: Tensor, model: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Bounds of the output for inputs in [lo, hi], in real arithmetic and as the model computes it."""
 
     @abstractmethod
     def undecided(self, lo: Tensor, hi: Tensor) -> Tensor:
@@ -92,20 +98,21 @@ class ReLU(_Elementwise):
     def value(self, x: Tensor) -> Tensor:
         return functional.leaky_relu(x, self.slope)
 
-    def image(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
-        return self.value(lo), self.value(hi)
+    def image(self, lo: Tensor, hi: Tensor, model: torch.dtype) -> tuple[Tensor, Tensor]:
+        low, high = ((rounding(2, model) * self.slope * each.clamp(max=0)).abs() for each in (lo, hi))
+        return self.value(lo) - low, self.value(hi) + high
 
     def undecided(self, lo: Tensor, hi: Tensor) -> Tensor:
         return (lo < 0) & (hi > 0)
 
     def start(self, lo: Tensor, hi: Tensor, rows: int) -> list[Tensor]:
-        steep = torch.where(hi > -lo, 1.0, self.slope).to(lo)
+        steep = torch.ones_like(lo).where(hi > -lo, self.slope)
         return [steep[:, None].expand(-1, rows, *lo.shape[1:])]
 
     def lines(self, lo: Tensor, hi: Tensor, slopes: list[Tensor]) -> Lines:
         lo, hi = lo[:, None], hi[:, None]
         (free,) = slopes or self.start(lo[:, 0], hi[:, 0], 1)
-        stable = torch.where(lo >= 0, 1.0, self.slope).to(lo)
+        stable = torch.ones_like(lo).where(lo >= 0, self.slope)
         crossing = self.undecided(lo, hi)
         lower = torch.where(crossing, free.clamp(self.slope, 1.0), stable)
         ends = self.value(lo), self.value(hi)
@@ -117,8 +124,8 @@ class ReLU(_Elementwise):
 
     def errors(self, lo: Tensor, hi: Tensor, lines: Lines, model: torch.dtype) -> Tensor:
         size = torch.maximum(lo.abs(), hi.abs())[:, None]
-        own = rounding(4, lo.dtype) * size + rounding(lo[0].numel(), lo.dtype) * lines.upper_offset.abs()
-        return own + (rounding(1, model) * size if self.slope else 0)
+        own = rounding(4, lo.dtype) * size + rounding(lo[0].numel(), lo.dtype) * lines.largest_offset
+        return own + (rounding(2, model) * size if self.slope else 0)
 
 
 @dataclass(frozen=True)
@@ -133,14 +140,14 @@ class Smooth(_Elementwise):
     def value(self, x: Tensor) -> Tensor:
         return self.function(x)
 
-    def image(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    def image(self, lo: Tensor, hi: Tensor, model: torch.dtype) -> tuple[Tensor, Tensor]:
         ends = self.function(lo), self.function(hi)
         low = torch.minimum(*ends)
         if self.turning is not None:
             least = self.function(torch.full_like(lo, self.turning))
             low = torch.where((lo < self.turning) & (hi > self.turning), least - 1e-9, low)
         high = torch.maximum(*ends)
-        error = rounding(ACTIVATION_UNITS, lo.dtype) * self._size(lo, hi)
+        error = (rounding(ACTIVATION_UNITS, lo.dtype) + rounding(ACTIVATION_UNITS, model)) * self._size(lo, hi)
         return low - error, high + error
 
     def _size(self, lo: Tensor, hi: Tensor) -> Tensor:
@@ -175,10 +182,8 @@ class Smooth(_Elementwise):
 
     def errors(self, lo: Tensor, hi: Tensor, lines: Lines, model: torch.dtype) -> Tensor:
         size = torch.maximum(lo.abs(), hi.abs())[:, None]
-        assert lines.lower_offset is not None
-        offsets = torch.maximum(lines.upper_offset.abs(), lines.lower_offset.abs())
         slopes = torch.maximum(lines.upper_slope.abs(), lines.lower_slope.abs())
-        own = rounding(4, lo.dtype) * size * slopes + rounding(2 * lo[0].numel(), lo.dtype) * offsets
+        own = rounding(4, lo.dtype) * size * slopes + rounding(2 * lo[0].numel(), lo.dtype) * lines.largest_offset
         return own + rounding(ACTIVATION_UNITS, model) * self._size(lo, hi)[:, None]
 
 
@@ -193,7 +198,7 @@ class MaxPool(NonLinear):
         s = self.sliding
         return functional.max_pool2d(x, s.kernel, s.stride, s.padding, s.dilation)
 
-    def image(self, lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    def image(self, lo: Tensor, hi: Tensor, model: torch.dtype) -> tuple[Tensor, Tensor]:
         return self.value(lo), self.value(hi)
 
     def undecided(self, lo: Tensor, hi: Tensor) -> Tensor:
@@ -238,7 +243,7 @@ class MaxPool(NonLinear):
     def errors(self, lo: Tensor, hi: Tensor, lines: Lines, model: torch.dtype) -> Tensor:
         size = self.windows(torch.maximum(lo.abs(), hi.abs()), 0.0)[:, None].sum(3)
         terms = self.sliding.kernel[0] * self.sliding.kernel[1]
-        return rounding(4 + terms, lo.dtype) * size + rounding(size[0].numel(), lo.dtype) * lines.upper_offset.abs()
+        return rounding(4 + terms, lo.dtype) * size + rounding(size[0].numel(), lo.dtype) * lines.largest_offset
 
     def windows(self, values: Tensor, outside: float | None = None) -> Tensor:
         """The inputs of each output: (n, channels, kernel, height, width); what lies outside is never the largest."""

@@ -68,6 +68,8 @@ def _apply_linear(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def _addmm(name: str, call: Call) -> Rule:
+    if call.kwargs:
+        raise Untranslatable(f" with {', '.join(call.kwargs)}")
     bias, weight = call.constant(0, "input"), call.constant(2, "mat2").T
     out, fan_in = weight.shape
     return Dense(name=name, linear=_apply_linear, weight=weight, bias=bias, fan_in=fan_in, fan_out=out)
@@ -132,7 +134,7 @@ def _mul(name: str, call: Call) -> Rule:
 
 
 def _neg(name: str, call: Call) -> Rule:
-    one = -torch.ones((), dtype=call.values[1].dtype)
+    one = -torch.ones((), dtype=call.values[1].dtype, device=call.values[1].device)
     return Diagonal(name=name, linear=_scale, weight=one)
 
 
@@ -148,12 +150,15 @@ def _add(name: str, call: Call) -> Rule:
     for part, sign, moves in zip(parts, signs, moving, strict=True):
         if not moves:
             bias = _for_one_sample(part, call) * sign
-    return Sum(name=name, linear=weighted_sum, weight=weight, bias=bias, fan_in=4, fan_out=4)
+    spread = prod(call.values[0].shape) // min(prod(each.shape) for each in call.values[1:])
+    return Sum(name=name, linear=weighted_sum, weight=weight, bias=bias, fan_in=4, fan_out=4 * spread)
 
 
 def _for_one_sample(constant: Any, call: Call) -> Tensor:
     """A constant that broadcasts against one output instead of a batch of them."""
-    value = torch.as_tensor(constant, dtype=call.values[1].dtype)
+    if any(each.shape != call.values[0].shape for each in call.values[1:]):
+        raise Untranslatable(" with a constant that has more entries than the input")
+    value = torch.as_tensor(constant, dtype=call.values[1].dtype, device=call.values[1].device)
     if value.ndim == call.values[0].ndim:
         if value.shape[0] != 1:
             raise Untranslatable(" with a constant that differs between samples")
@@ -163,7 +168,9 @@ def _for_one_sample(constant: Any, call: Call) -> Tensor:
 
 def _pool(name: str, call: Call) -> Rule:
     """Averages: the operation itself, whose weights are positive."""
-    size = prod(call.values[1].shape[2:]) if call.values[1].ndim > 2 else call.values[1].shape[-1]
+    size = prod(call.values[1].shape[-2:])
+    if call.get(6, "divisor_override") is not None:
+        raise Untranslatable(" with divisor_override")
     if name == "mean":
         dims = call.get(1, "dim")
         if dims is None or any(d % call.values[1].ndim == 0 for d in dims):
@@ -233,6 +240,8 @@ def _leaky_relu(name: str, call: Call) -> Rule:
 
 
 def _max_pool(name: str, call: Call) -> Rule:
+    if call.values[1].ndim != 4:
+        raise Untranslatable(" of images without channels")
     if name == "adaptive_max_pool2d":
         before, after = call.values[1].shape[2:], _pair(call.get(1, "output_size"))
         if any(b % a for b, a in zip(before, after, strict=True)):
