@@ -64,7 +64,6 @@ class Rows:
 class Affine:
     """z = L(x₁, x₂, …) + b; ``linear(weight, x₁, …)`` is L, and with the absolute weight |L|."""
 
-    name: str
     linear: Callable[..., Tensor]
     weight: Tensor | None = None
     bias: Tensor | None = None  # broadcasts against one output

@@ -40,10 +40,6 @@ class Region:
         """The largest |x| of each coordinate."""
         return torch.maximum((self.centre - self.down).abs(), (self.centre + self.up).abs())
 
-    def select(self, rows: Tensor) -> "Region":
-        """Some samples."""
-        return Region(self.centre[rows], self.down[rows], self.up[rows], self.radius[rows], self.norm)
-
     def to(self, dtype: torch.dtype, device: torch.device | None = None) -> "Region":
         """The region in another precision, never smaller, and on another device."""
         grow = 1 + 2 * torch.finfo(dtype).eps

@@ -25,7 +25,7 @@ from torch.nn import functional
 from marginattack.bounds.operations import Rows, Shape, Sliding, rounding
 
 POINTS = 48  # at which a smooth activation is evaluated
-ACTIVATION_UNITS = 16  # rounding errors of a smooth activation, in units of its value (torch documents 1 to 4)
+ACTIVATION_UNITS = 16  # rounding errors of a smooth activation, in unit roundoffs; CUDA documents 1 to 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,13 @@ class Lines:
         """The larger absolute value of both offsets."""
         upper = self.upper_offset.abs()
         return upper if self.lower_offset is None else torch.maximum(upper, self.lower_offset.abs())
+
+    def constant(self, rows: Rows) -> Tensor:
+        """What the offsets add to rows of the output: the upper one where a coefficient is negative, else the lower."""
+        found = Rows(rows.a.clamp(max=0), rows.corner).dot(self.upper_offset)
+        if self.lower_offset is None:
+            return found
+        return found + Rows(rows.a.clamp(min=0), rows.corner).dot(self.lower_offset)
 
 
 class NonLinear(ABC):
@@ -80,12 +87,8 @@ class NonLinear(ABC):
 
 class _Elementwise(NonLinear):
     def backward(self, rows: Rows, lines: Lines, shape: Shape) -> tuple[Rows, Tensor]:
-        below = Rows(rows.a.clamp(max=0), rows.corner)
-        constant = below.dot(lines.upper_offset)
-        if lines.lower_offset is not None:
-            constant = constant + Rows(rows.a - below.a, rows.corner).dot(lines.lower_offset)
         slope = torch.where(rows.a > 0, rows.crop(lines.lower_slope), rows.crop(lines.upper_slope))
-        return Rows(rows.a * slope, rows.corner), constant
+        return Rows(rows.a * slope, rows.corner), lines.constant(rows)
 
 
 @dataclass(frozen=True)
@@ -230,15 +233,12 @@ class MaxPool(NonLinear):
         return Lines(chosen[:, None], upper[:, None], offset[:, None, :, 0])
 
     def backward(self, rows: Rows, lines: Lines, shape: Shape) -> tuple[Rows, Tensor]:
-        constant = Rows(rows.a.clamp(max=0), rows.corner).dot(lines.upper_offset)
-        if lines.lower_offset is not None:
-            constant = constant + Rows(rows.a.clamp(min=0), rows.corner).dot(lines.lower_offset)
         spread = rows.a[:, :, :, None]
         a = spread * torch.where(spread > 0, rows.crop(lines.lower_slope), rows.crop(lines.upper_slope))
         s = self.sliding
         size = s.span(rows.a.shape[-2:])
         folded = functional.fold(a.flatten(0, 1).flatten(1, 2).flatten(2), size, s.kernel, s.dilation, 0, s.stride)
-        return s.unpad(rows, folded.unflatten(0, rows.a.shape[:2]), shape), constant
+        return s.unpad(rows, folded.unflatten(0, rows.a.shape[:2]), shape), lines.constant(rows)
 
     def errors(self, lo: Tensor, hi: Tensor, lines: Lines, model: torch.dtype) -> Tensor:
         size = self.windows(torch.maximum(lo.abs(), hi.abs()), 0.0)[:, None].sum(3)

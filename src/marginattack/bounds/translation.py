@@ -60,7 +60,7 @@ def find_rule(call: Call) -> Rule | None:
 def _linear(name: str, call: Call) -> Rule:
     weight, bias = call.constant(1, "weight"), call.constant(2, "bias")
     out, fan_in = weight.shape
-    return Dense(name=name, linear=_apply_linear, weight=weight, bias=bias, fan_in=fan_in, fan_out=out)
+    return Dense(linear=_apply_linear, weight=weight, bias=bias, fan_in=fan_in, fan_out=out)
 
 
 def _apply_linear(weight: Tensor, x: Tensor) -> Tensor:
@@ -72,14 +72,14 @@ def _addmm(name: str, call: Call) -> Rule:
         raise Untranslatable(f" with {', '.join(call.kwargs)}")
     bias, weight = call.constant(0, "input"), call.constant(2, "mat2").T
     out, fan_in = weight.shape
-    return Dense(name=name, linear=_apply_linear, weight=weight, bias=bias, fan_in=fan_in, fan_out=out)
+    return Dense(linear=_apply_linear, weight=weight, bias=bias, fan_in=fan_in, fan_out=out)
 
 
 def _matmul(name: str, call: Call) -> Rule:
     weight = call.constant(1, "other")
     if weight.ndim != 2:
         raise Untranslatable(f" with a matrix of shape {tuple(weight.shape)}")
-    return Dense(name=name, linear=_apply_linear, weight=weight.T, fan_in=len(weight), fan_out=weight.shape[1])
+    return Dense(linear=_apply_linear, weight=weight.T, fan_in=len(weight), fan_out=weight.shape[1])
 
 
 def _conv2d(name: str, call: Call) -> Rule:
@@ -97,7 +97,7 @@ def _conv2d(name: str, call: Call) -> Rule:
         return functional.conv2d(x, weight, None, stride, sliding.padding, dilation, groups)
 
     return Convolution(
-        name=name, linear=convolve, weight=weight, bias=None if bias is None else bias[:, None, None],
+        linear=convolve, weight=weight, bias=None if bias is None else bias[:, None, None],
         fan_in=prod(weight.shape[1:]), fan_out=weight.shape[0] // groups * prod(kernel), sliding=sliding, groups=groups,
     )  # fmt: skip
 
@@ -112,7 +112,7 @@ def _batch_norm(name: str, call: Call) -> Rule:
     shift = -centre if beta is None else beta.double() - centre
     size = centre.abs() + (0 if beta is None else beta.double().abs())
     scale, shift, size = (each.to(mean.dtype)[(...,) + (None,) * axes] for each in (scale, shift, size))
-    return Diagonal(name=name, linear=_scale, weight=scale, bias=shift, bias_magnitude=size, fan_in=8, fan_out=8)
+    return Diagonal(linear=_scale, weight=scale, bias=shift, bias_magnitude=size, fan_in=8, fan_out=8)
 
 
 def _scale(weight: Tensor, x: Tensor) -> Tensor:
@@ -130,12 +130,12 @@ def _mul(name: str, call: Call) -> Rule:
         raise Untranslatable(" with a rounding mode")
     weight = _for_one_sample(factor, call)
     weight = 1 / weight if name == "div" else weight
-    return Diagonal(name=name, linear=_scale, weight=weight, fan_in=4, fan_out=4)
+    return Diagonal(linear=_scale, weight=weight, fan_in=4, fan_out=4)
 
 
 def _neg(name: str, call: Call) -> Rule:
     one = -torch.ones((), dtype=call.values[1].dtype, device=call.values[1].device)
-    return Diagonal(name=name, linear=_scale, weight=one)
+    return Diagonal(linear=_scale, weight=one)
 
 
 def _add(name: str, call: Call) -> Rule:
@@ -151,7 +151,7 @@ def _add(name: str, call: Call) -> Rule:
         if not moves:
             bias = _for_one_sample(part, call) * sign
     spread = prod(call.values[0].shape) // min(prod(each.shape) for each in call.values[1:])
-    return Sum(name=name, linear=weighted_sum, weight=weight, bias=bias, fan_in=4, fan_out=4 * spread)
+    return Sum(linear=weighted_sum, weight=weight, bias=bias, fan_in=4, fan_out=4 * spread)
 
 
 def _for_one_sample(constant: Any, call: Call) -> Tensor:
@@ -176,7 +176,7 @@ def _pool(name: str, call: Call) -> Rule:
         if dims is None or any(d % call.values[1].ndim == 0 for d in dims):
             raise Untranslatable(" over the samples of a batch")
         size = prod(call.values[1].shape[1:])
-    return Affine(name=name, linear=_as_is(call), fan_in=size, fan_out=prod(call.values[0].shape[1:]))
+    return Affine(linear=_as_is(call), fan_in=size, fan_out=prod(call.values[0].shape[1:]))
 
 
 def _as_is(call: Call) -> Callable[..., Tensor]:
@@ -207,7 +207,7 @@ def _rearrange(name: str, call: Call) -> Rule:
         raise Untranslatable(" with another value than 0")
     if name == "pad" and call.get(2, "mode", "constant") != "constant":
         raise Untranslatable(f" with mode {call.get(2, 'mode')!r}")
-    return Affine(name=name, linear=_as_is(call))
+    return Affine(linear=_as_is(call))
 
 
 def _reshape(name: str, call: Call) -> Rule:
@@ -215,14 +215,14 @@ def _reshape(name: str, call: Call) -> Rule:
     if before[:1] != after[:1]:
         raise Untranslatable(" across the samples of a batch")
     shape = tuple(after[1:])
-    return Affine(name=name, linear=lambda _, x: x.reshape(len(x), *shape))
+    return Affine(linear=lambda _, x: x.reshape(len(x), *shape))
 
 
 def _cat(name: str, call: Call) -> Rule:
     dim = call.get(1, "dim", 0) % call.values[0].ndim
     if dim == 0 or len(call.inputs) != len(call.args[0]):
         raise Untranslatable(" along the samples of a batch, or with constants")
-    return Affine(name=name, linear=lambda _, *tensors: torch.cat(tensors, dim))
+    return Affine(linear=lambda _, *tensors: torch.cat(tensors, dim))
 
 
 def _same(name: str, call: Call) -> None:
