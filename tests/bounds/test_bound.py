@@ -31,7 +31,7 @@ def random_network(seed: int, d: int = 3, hidden: tuple[int, ...] = (3, 2), clas
 @pytest.mark.parametrize("seed", range(2))
 def test_bounds_lie_below_exact_margins_and_attacks_above(norm: str, seed: int) -> None:
     model = random_network(seed)
-    x = torch.rand(3, 3, generator=torch.Generator().manual_seed(seed))
+    x = torch.rand(2, 3, generator=torch.Generator().manual_seed(seed))
     y = model(x).argmax(1)
     exact = torch.tensor([exact_margin(model, x[i], int(y[i]), norm) for i in range(len(x))], dtype=torch.float64)
     upper = ma.measure(model, x, y, norm, budget=60).distance
@@ -47,20 +47,16 @@ def test_bounds_lie_below_exact_margins_and_attacks_above(norm: str, seed: int) 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_no_point_inside_a_certified_ball_is_misclassified(norm: str) -> None:
-    points = 0
-    for seed in range(2):
-        model = random_network(seed, d=4, hidden=(12, 12), classes=4)
-        x = torch.rand(16, 4, generator=torch.Generator().manual_seed(seed))
-        y = model(x).argmax(1)
-        radius = ma.bound(model, x, y, norm).lower.clamp(max=2.0)
-        noise = torch.randn(16, 500, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        noise = noise.sign() if norm == "linf" else noise
-        size = ma.core.norms.NORMS[norm].size(noise.flatten(0, 1)).view(16, 500, 1)
-        inside = (x.double()[:, None] + radius[:, None, None] * (1 - 1e-6) * noise / size).clamp(0, 1).float()
-        labels = model(inside.flatten(0, 1)).argmax(1).view(16, 500)
-        assert bool((labels == y[:, None]).all())
-        points += labels.numel()
-    assert points == 16_000
+    model = random_network(0, d=4, hidden=(12, 12), classes=4)
+    x = torch.rand(16, 4, generator=torch.Generator().manual_seed(0))
+    y = model(x).argmax(1)
+    radius = ma.bound(model, x, y, norm).lower.clamp(max=2.0)
+    noise = torch.randn(16, 1000, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    noise = noise.sign() if norm == "linf" else noise
+    size = ma.core.norms.NORMS[norm].size(noise.flatten(0, 1)).view(16, 1000, 1)
+    inside = (x.double()[:, None] + radius[:, None, None] * (1 - 1e-6) * noise / size).clamp(0, 1).float()
+    labels = model(inside.flatten(0, 1)).argmax(1).view(16, 1000)
+    assert bool((labels == y[:, None]).all())
 
 
 def test_linear_models_are_closed() -> None:
@@ -102,8 +98,8 @@ def test_time_and_tolerance_end_the_search(
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))  # it is read once per node and chunk
     for module in ("propagation", "search"):
         monkeypatch.setattr(f"marginattack.bounds.{module}.time", clock)
-    brackets = ma.bound(network, digits[0][:1], digits[1][:1], "linf", time_limit=120.0)
-    assert 120 <= brackets.seconds < 140  # a full search reads the clock thousands of times
+    brackets = ma.bound(network, digits[0][:1], digits[1][:1], "linf", time_limit=60.0)
+    assert 60 <= brackets.seconds < 80  # a full search reads the clock thousands of times
     assert bool((brackets.lower > 1e-4).all())  # what intervals certified is kept
     model = random_network(0, d=4, hidden=(12,))
     x = torch.rand(4, 4)
