@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from marginattack.attacks.marginattack import MarginAttack
     from marginattack.attacks.presets import preset
     from marginattack.attacks.race import Race
+    from marginattack.bounds.brackets import Brackets
+    from marginattack.bounds.search import bound
     from marginattack.core.classifier import Classifier, TwoClass
     from marginattack.core.norms import L0, L1, L2, LINF, Norm
     from marginattack.core.problem import Problem
@@ -20,17 +22,18 @@ if TYPE_CHECKING:
     from marginattack.measuring import measure
 
 __all__ = [
-    "ATTACKS", "L0", "L1", "L2", "LINF", "Attack", "Classifier", "InputError", "MarginAttack", "MarginAttackError",
-    "Margins", "Norm", "Problem", "Race", "Randomized", "TwoClass", "__version__", "measure", "preset",
+    "ATTACKS", "L0", "L1", "L2", "LINF", "Attack", "Brackets", "Classifier", "InputError", "MarginAttack",
+    "MarginAttackError", "Margins", "Norm", "Problem", "Race", "Randomized", "TwoClass", "__version__", "bound",
+    "measure", "preset",
 ]  # fmt: skip
 
 # Names are loaded at first use, so that `marginattack --help` does not import torch.
 _MODULES = {
     "attacks": ("ATTACKS", "Attack"), "attacks.marginattack": ("MarginAttack",), "attacks.presets": ("preset",),
-    "attacks.race": ("Race",), "core.classifier": ("Classifier", "TwoClass"),
-    "core.norms": ("L0", "L1", "L2", "LINF", "Norm"), "core.problem": ("Problem",),
-    "core.randomized": ("Randomized",),
-    "errors": ("InputError", "MarginAttackError"), "margins": ("Margins",), "measuring": ("measure",),
+    "attacks.race": ("Race",), "bounds.brackets": ("Brackets",), "bounds.search": ("bound",),
+    "core.classifier": ("Classifier", "TwoClass"), "core.norms": ("L0", "L1", "L2", "LINF", "Norm"),
+    "core.problem": ("Problem",), "core.randomized": ("Randomized",), "errors": ("InputError", "MarginAttackError"),
+    "margins": ("Margins",), "measuring": ("measure",),
 }  # fmt: skip
 _PACKAGES = ("attacks", "bounds", "core", "integrations")
 _renamed = renamed(__name__, {"Refused": "marginattack:InputError"}, stacklevel=3)

@@ -1,0 +1,106 @@
+"""Brackets: both sides of each margin, one row per sample."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+CLOSED = 0.01  # a bracket whose sides differ by less than this share of the upper one is closed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Brackets:
+    """Between which distances the decision boundary lies: no adversarial point is nearer than ``lower``.
+
+    Attributes:
+        norm: "l1", "l2" or "linf".
+        lower: (n,) float64, certified; 0 where the input is misclassified or nothing could be certified, infinite where
+            the whole box is classified correctly.
+        upper: (n,) float64, the distance of a known adversarial point; infinite where none is known.
+        adversarial: shaped like the images; the point at distance ``upper`` where it is known, else the image itself.
+        per_class: (n, classes) float64, what is certified towards each class; infinite for the label.
+        label: (n,) the true class.
+        prediction: (n,) the predicted class of the input.
+        certified_by: the method behind each lower bound; "" where it is 0.
+        seconds: the time spent on all samples.
+        settings: what the bounds were computed with.
+
+    Example:
+        >>> import torch
+        >>> import marginattack as ma
+        >>> images, labels = torch.tensor([[0.9, 0.2], [0.5, 0.1]]), torch.tensor([0, 0])
+        >>> margins = ma.measure(torch.nn.Flatten(), images, labels, norm="linf")
+        >>> ma.bound(torch.nn.Flatten(), images, labels, norm="linf", upper=margins)
+        Brackets(linf, n=2, closed=100.00%, median lower=0.2735, median upper=0.275)
+    """
+
+    norm: str
+    lower: Tensor
+    upper: Tensor
+    adversarial: Tensor
+    per_class: Tensor
+    label: Tensor
+    prediction: Tensor
+    certified_by: tuple[str, ...]
+    seconds: float
+    settings: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    def __repr__(self) -> str:
+        s = self.summary()
+        sides = f"median lower={s['median_lower']:.4g}, median upper={s['median_upper']:.4g}"
+        return f"Brackets({self.norm}, n={s['n']}, closed={s['closed']:.2%}, {sides})"
+
+    @property
+    def closed(self) -> Tensor:
+        """(n,) bool, whether both sides agree to 1 %."""
+        return (self.lower >= (1 - CLOSED) * self.upper) | (self.upper == 0)
+
+    def certified_accuracy(self, eps: float | Sequence[float]) -> Any:
+        """Return the share of samples that no perturbation of size ``eps`` or less can change the right class of.
+
+        Args:
+            eps: one distance or several, in the unit of the pixels.
+
+        Returns:
+            A float for one distance, a list of floats for several; at most the robust accuracy under any attack.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> images, labels = torch.tensor([[0.9, 0.2], [0.5, 0.1]]), torch.tensor([0, 0])
+            >>> ma.bound(torch.nn.Flatten(), images, labels, norm="linf").certified_accuracy([0.1, 0.3, 0.5])
+            [1.0, 0.5, 0.0]
+        """
+        levels = torch.as_tensor(eps, dtype=torch.float64)
+        certified = (self.lower >= levels[..., None]) & (self.prediction == self.label)
+        return certified.to(torch.float64).mean(-1).tolist()
+
+    def summary(self) -> dict[str, float | int]:
+        """Return the main figures.
+
+        Returns:
+            ``n`` samples, the share that is ``closed``, and over correctly classified samples ``median_lower``,
+            ``median_upper`` and the median of their ratio, ``median_ratio``.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> ma.bound(torch.nn.Flatten(), torch.tensor([[0.9, 0.2]]), [0], norm="linf").summary()["n"]
+            1
+        """
+        correct = self.prediction == self.label
+        lower, upper = self.lower[correct], self.upper[correct]
+        ratio = torch.where(lower == upper, 1.0, lower / upper)
+        middle = [float(np.median(each)) if len(each) else float("nan") for each in (lower, upper, ratio)]
+        names = ("median_lower", "median_upper", "median_ratio")
+        return {
+            "n": len(self),
+            "closed": float(self.closed.double().mean()),
+            **dict(zip(names, middle, strict=True)),
+        }

@@ -1,0 +1,102 @@
+r"""Input regions: the ball of a norm intersected with the box, and the least value of linear functions on it.
+
+For a linear function a the least value of :math:`a^\top \delta` over :math:`\|\delta\| \le r` and
+:math:`-down \le \delta \le up` is found through its dual, so that any multiplier λ ≥ 0 gives a bound that holds. With
+room = down where a > 0 and up where a < 0:
+
+=====  ======================================================  =======================================
+norm   dual value                                              best λ
+=====  ======================================================  =======================================
+linf   −Σ |a| room (the ball is part of the box)               none
+l1     −Σ max(|a| − λ, 0) room − λ r                           |a| where the room of all larger is r
+l2     −Σ (|a| t − λ t² / 2) − λ r² / 2, t = min(|a|/λ, room)  Newton's method for ‖t‖ = r
+=====  ======================================================  =======================================
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from marginattack.core.norms import Norm
+from marginattack.errors import InputError
+
+NEWTON_STEPS = 12  # the set of coordinates at their bound grows from step to step, and is complete after a few
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """All inputs within ``radius`` of ``centre`` in a norm and inside the box; one row per sample."""
+
+    centre: Tensor  # (n, *shape)
+    down: Tensor  # (n, *shape): how far each coordinate can fall, at most
+    up: Tensor
+    radius: Tensor  # (n,)
+    norm: str
+
+    @property
+    def magnitude(self) -> Tensor:
+        """The largest |x| of each coordinate."""
+        return torch.maximum((self.centre - self.down).abs(), (self.centre + self.up).abs())
+
+    def to(self, dtype: torch.dtype, device: torch.device | None = None) -> "Region":
+        """The region in another precision, never smaller, and on another device."""
+        grow = 1 + 2 * torch.finfo(dtype).eps
+        down, up, radius = (each.to(device, dtype) * grow for each in (self.down, self.up, self.radius))
+        return Region(self.centre.to(device, dtype), down, up, radius, self.norm)
+
+
+def make_region(norm: Norm, images: Tensor, lo: Tensor, hi: Tensor, radius: Tensor) -> Region:
+    """The region around float64 images; every coordinate of these balls changes by at most the radius.
+
+    Raises:
+        InputError: Balls of this norm are not convex.
+    """
+    if norm.name not in MINIMA:
+        raise InputError(f"bounds need a convex ball, not {norm}: choose one of {', '.join(MINIMA)}")
+    r = radius.view(-1, *[1] * (images.ndim - 1))
+    return Region(images, torch.minimum(r, images - lo), torch.minimum(r, hi - images), radius, norm.name)
+
+
+def least(region: Region, a: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """The least aᵀδ over the region: (n, rows) of coefficients (n, rows, d), given the room of those coordinates."""
+    size, room = a.abs(), torch.where(a > 0, down, up)
+    return MINIMA[region.norm](size, room, region.radius[:, None])
+
+
+def _linf(size: Tensor, room: Tensor, radius: Tensor) -> Tensor:
+    return -(size * room).sum(-1)
+
+
+def _l1(size: Tensor, room: Tensor, radius: Tensor) -> Tensor:
+    with torch.no_grad():
+        falling, order = size.sort(dim=-1, descending=True)
+        filled = room.expand_as(size).gather(-1, order).cumsum(-1)
+        last = (filled < radius[..., None]).sum(-1, keepdim=True)
+        within = last < size.shape[-1]
+        multiplier = torch.where(within, falling.gather(-1, last.clamp(max=size.shape[-1] - 1)), 0)
+    return -((size - multiplier).clamp(min=0) * room).sum(-1) - multiplier[..., 0] * radius
+
+
+def _l2(size: Tensor, room: Tensor, radius: Tensor) -> Tensor:
+    with torch.no_grad():
+        steep = torch.linalg.vector_norm(size, dim=-1)
+        time = torch.where(steep > 0, radius / steep, 0)  # 1 / λ
+        for _ in range(NEWTON_STEPS):
+            full = time[..., None] * size >= room
+            left = radius.square() - torch.where(full, room, 0).square().sum(-1)
+            free = torch.where(full, 0, size).square().sum(-1)
+            longer = torch.where((free > 0) & (left > 0), (left / free).sqrt(), time)
+            if not bool((longer > time * (1 + 1e-6)).any()):
+                break
+            time = torch.maximum(time, longer)
+        reach = torch.where(size > 0, room, 0).square().sum(-1)
+        bounded = (reach > radius.square()) & (time > 0)  # else the box alone binds
+        multiplier = torch.where(bounded, 1 / time, 0)[..., None]
+    t = torch.where(multiplier > 0, torch.minimum(size / torch.where(multiplier > 0, multiplier, 1), room), room)
+    least = -(size * t - multiplier * t.square() / 2).sum(-1)
+    return least - multiplier[..., 0] * radius.square() / 2
+
+
+MINIMA: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"l1": _l1, "l2": _l2, "linf": _linf}

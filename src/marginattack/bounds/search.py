@@ -1,0 +1,268 @@
+"""bound(): the largest certified radius of each sample, by a search between 0 and the attack's margin."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from marginattack.bounds.brackets import Brackets
+from marginattack.bounds.closing import Closing
+from marginattack.bounds.graph import Graph, trace
+from marginattack.bounds.propagation import ALPHA, IBP, METHODS, Limits, OutOfTime, Propagation, Relaxation
+from marginattack.bounds.regions import make_region
+from marginattack.core.classifier import Bounds, Classifier
+from marginattack.core.norms import Norm, as_norm
+from marginattack.core.validation import PROBED, Batch
+from marginattack.errors import InputError
+from marginattack.execution.session import Session, open_session
+from marginattack.margins import Margins
+
+SEARCH_SHARE = 0.3  # of the time for the search, where a solver follows
+FAR = 4.0  # a failed radius this many times the certified one: the next is their geometric mean
+SMALLEST = 1e-4  # of a radius that failed, the first to try where nothing is certified
+COARSE = 0.25  # tolerance of the intervals that come first, cheap as they are
+WORTHWHILE = 1.05  # times the certified radius: float64 settles what float32 leaves open beyond this
+
+
+def bound(
+    model: nn.Module | Classifier | Session, images: Any, labels: Any, norm: Norm | str = "linf", *,
+    upper: Margins | Tensor | None = None, method: Relaxation | str = "alpha", bounds: Bounds | None = None,
+    tolerance: float = 0.01, time_limit: float | None = None, batch: int = 32, chunk: int = 2**22,
+) -> Brackets:  # fmt: skip
+    r"""Certify how far each input is from the decision boundary at least: no adversarial point is nearer.
+
+    .. math:: \max r \quad \text{s.t.} \quad l_y(x) > l_j(x) \;
+        \forall j \ne y, \; \|x - x_0\| \le r, \; x \in [lo, hi]^d
+
+    The radius is searched for between 0 and ``upper``, for all samples and classes at once. A bound holds for the
+    network in real arithmetic and as PyTorch computes it in its own precision, whatever the order of its sums.
+
+    Args:
+        model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
+        images: One input per row, inside ``bounds``.
+        labels: Their classes.
+        norm: "l1", "l2" or "linf".
+        upper: The margins that an attack measured for the same inputs in the same norm, or their distances. Without
+            them the search starts from the largest distance in the box.
+        method: "ibp" (fastest), "crown", "alpha" (tightest), or a ``Relaxation`` with other numbers; "exact" lets a
+            solver close what "alpha" leaves open, in l1 and linf, for small piecewise linear networks.
+        bounds: The box of a model that is not a Classifier, (lo, hi); (0, 1) unless stated.
+        tolerance: The search of a sample ends once the certified radius is within this share of one that failed.
+        time_limit: Seconds per sample, on average; what is certified by then is kept.
+        batch: Samples at a time.
+        chunk: Numbers per tensor of coefficients: bounds the memory, at some 10 times as many bytes per sample.
+
+    Returns:
+        Lower and upper side of each margin.
+
+    Raises:
+        InputError: An argument makes no sense, or the model has an operation that bounds do not cover.
+
+    Example:
+        >>> import torch
+        >>> import marginattack as ma
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> images = torch.rand(5, 4)
+        >>> labels = model(images).argmax(1)
+        >>> margins = ma.measure(model, images, labels, norm="l2")
+        >>> brackets = ma.bound(model, images, labels, norm="l2", upper=margins)
+        >>> bool((brackets.lower <= margins.distance).all())
+        True
+    """
+    norm, relaxation = as_norm(norm), _as_relaxation(method)
+    _check_numbers(tolerance, time_limit, batch, chunk)
+    if isinstance(model, Classifier | Session) and bounds is not None:
+        raise InputError("bounds are given twice: omit them, since the Classifier has its own")
+    start = time.monotonic()
+    classifier = model if isinstance(model, Classifier | Session) else Classifier(model, bounds=bounds)
+    with open_session(classifier) as session:
+        if session.randomized is not None:
+            raise InputError("the Classifier is randomised: bounds are about one function, so fix its random numbers")
+        samples = session.validate(images, labels)
+        graph = trace(session.classifier.model, samples.images[:PROBED].to(session.classifier.device))
+        prediction = session.predict(samples.images)
+        distance, points = _as_upper(upper, samples, norm)
+        right = prediction == samples.labels
+        distance = torch.where(right, distance, 0.0)
+        time_left = float("inf") if time_limit is None else time_limit * len(samples)
+        limits = Limits(chunk, start + (SEARCH_SHARE if relaxation.exact else 1) * time_left)
+        per_class = torch.where(
+            torch.nn.functional.one_hot(samples.labels, samples.classes) > 0, torch.inf, 0.0
+        ).double()
+        for rows in right.nonzero()[:, 0].split(batch):
+            part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, limits)
+            per_class[rows] = part.run(distance[rows], tolerance)
+        relaxed = per_class.amin(1)
+        if relaxation.exact:
+            far = _farthest(session.classifier, samples, norm)
+            closing = Closing(session, graph, samples, norm, per_class, distance, far, points)
+            closing.run(
+                (right & (relaxed < (1 - tolerance) * distance)).nonzero()[:, 0], Limits(chunk, start + time_left)
+            )
+    lower = torch.where(right, torch.minimum(per_class.amin(1), distance), 0.0)
+    name = ALPHA.name if relaxation.exact else relaxation.name
+    settings = {
+        "method": repr(relaxation), "tolerance": tolerance, "time_limit": time_limit, "torch": str(torch.__version__),
+        "bounds": [float(session.classifier.lo.min()), float(session.classifier.hi.max())],
+    }  # fmt: skip
+    return Brackets(
+        norm=norm.name, lower=lower, upper=distance, per_class=per_class, label=samples.labels, prediction=prediction,
+        adversarial=points, seconds=time.monotonic() - start, settings=settings,
+        certified_by=tuple(
+            "" if now == 0 else name if now <= before else relaxation.name
+            for now, before in zip(lower.tolist(), relaxed.tolist(), strict=True)
+        ),
+    )  # fmt: skip
+
+
+def _as_relaxation(method: Relaxation | str) -> Relaxation:
+    if isinstance(method, Relaxation):
+        return method
+    if method not in METHODS:
+        raise InputError(f"no method named {method!r}: choose one of {', '.join(METHODS)}")
+    return METHODS[method]
+
+
+def _check_numbers(tolerance: float, time_limit: float | None, batch: int, chunk: int) -> None:
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance is {tolerance}: give a share between 0 and 1, such as 0.01")
+    if time_limit is not None and not time_limit > 0:
+        raise InputError(f"time_limit is {time_limit}: give seconds per sample, above 0")
+    if batch < 1 or chunk < 1:
+        raise InputError(f"batch is {batch} and chunk {chunk}: both must be at least 1")
+
+
+def _as_upper(upper: Margins | Tensor | None, samples: Batch, norm: Norm) -> tuple[Tensor, Tensor]:
+    """The known upper side of each margin, and the points there; the images where they are unknown."""
+    points = samples.images.clone()
+    if upper is None:
+        return torch.full((len(samples),), torch.inf, dtype=torch.float64), points
+    if isinstance(upper, Margins):
+        if upper.norm != norm.name:
+            raise InputError(f"upper holds {upper.norm} margins, but norm is {norm}: give margins of the same norm")
+        if upper.settings.get("targeted"):
+            raise InputError(
+                "upper holds targeted margins: bounds are about any wrong class, so measure without targets"
+            )
+        if len(upper) == len(samples) and not torch.equal(upper.label, samples.labels):
+            raise InputError("upper holds margins of other labels: measure the same inputs")
+        points = upper.adversarial.clone() if upper.adversarial.shape == points.shape else points
+        upper = upper.distance
+    distance = upper.to(torch.float64).cpu()
+    if distance.shape != (len(samples),) or not bool((distance >= 0).all()):
+        raise InputError(f"upper has shape {tuple(distance.shape)}: give one distance ≥ 0 per image")
+    return distance, points
+
+
+def _farthest(classifier: Classifier, samples: Batch, norm: Norm) -> Tensor:
+    """The largest distance of each sample inside the box."""
+    x = samples.images.double()
+    lo, hi = (each.double() for each in classifier.bounds_for(x))
+    return norm.size(torch.maximum(hi - x, x - lo).flatten(1))[:, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """Certified radii of a batch of correctly classified samples."""
+
+    classifier: Classifier
+    graph: Graph
+    samples: Batch
+    norm: Norm
+    method: Relaxation
+    limits: Limits
+
+    def run(self, upper: Tensor, tolerance: float) -> Tensor:
+        """What is certified towards each class, (n, classes); the search of a sample ends at the tolerance."""
+        certified = torch.zeros(len(upper), self.samples.classes, dtype=torch.float64)
+        certified[torch.arange(len(upper)), self.samples.labels] = torch.inf
+        farthest = _farthest(self.classifier, self.samples, self.norm)
+        first = torch.where(upper > farthest, (1 + 2 * tolerance) * farthest, upper)
+        if not bool(torch.isfinite(first).all()):
+            raise InputError("bounds are infinite and so is a margin: give finite bounds, or finite distances as upper")
+        phases = [(IBP, COARSE), (self.method, tolerance)] if self.method.backward else [(self.method, tolerance)]
+        try:
+            for method, close in phases:
+                bracket = _Bracket(certified, first.clone())
+                while len(rows := bracket.open(close)):
+                    radius = bracket.propose(rows)
+                    goals, gain = certified[rows] < radius[:, None], radius > WORTHWHILE * certified.amin(1)[rows]
+                    values = self.certify(rows, radius, goals, gain, method)
+                    bracket.enter(rows, radius, values)
+        except OutOfTime:
+            pass
+        least = certified.amin(1)
+        return torch.where((least >= farthest)[:, None], torch.inf, certified)
+
+    def certify(self, rows: Tensor, radius: Tensor, goals: Tensor, gain: Tensor, method: Relaxation) -> Tensor:
+        """Lower bounds of l_y − l_j over the region, (n, classes); +∞ where it was not asked for.
+
+        In float32 first; in float64 for samples that only the rounding of float32 leaves undecided
+        and that would ``gain``.
+        """
+        dtype = self.graph.model_dtype
+        values, undecided = self._differences(rows, radius, goals, method, dtype)
+        undecided &= gain
+        if dtype == torch.float32 and bool(undecided.any()):
+            part = rows[undecided], radius[undecided], goals[undecided]
+            values[undecided] = self._differences(*part, method, torch.float64)[0]
+        return values
+
+    def _differences(
+        self, rows: Tensor, radius: Tensor, goals: Tensor, method: Relaxation, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """The values in one precision, and which samples its rounding leaves undecided."""
+        device, labels = self.classifier.device, self.samples.labels[rows]
+        images = self.samples.images[rows].double()
+        lo, hi = (each.double() for each in self.classifier.bounds_for(images))
+        region = make_region(self.norm, images, lo, hi, radius).to(dtype, device)
+        count = int(goals.sum(1).max())
+        chosen = goals.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]  # goals first
+        unit = torch.eye(self.samples.classes, dtype=dtype, device=device)
+        coefficients = unit[labels][:, None] - unit[chosen]
+        with torch.no_grad():
+            propagation = Propagation(self.graph.to(dtype), region, method, self.limits)
+        least, error = (each.double().cpu() for each in propagation.output(coefficients))
+        values = torch.full(goals.shape, torch.inf, dtype=torch.float64).scatter(1, chosen, least)
+        values = torch.where(goals, values, torch.inf)
+        open_ = goals.gather(1, chosen) & (least <= 0)
+        undecided = (open_ & (least + error > 0)).any(1) & ~(open_ & (least + error <= 0)).any(1)
+        return values, undecided
+
+
+@dataclass(eq=False)
+class _Bracket:
+    """The search of each sample: what is certified, and the least radius that failed."""
+
+    certified: Tensor  # (n, classes)
+    failed: Tensor  # (n,)
+
+    def __post_init__(self) -> None:
+        self._first = SMALLEST**2 * self.failed  # below this the search gives up
+        self.inside, self.outside = torch.full_like(self.failed, torch.nan), torch.full_like(self.failed, torch.nan)
+
+    def open(self, tolerance: float) -> Tensor:
+        """The samples whose search goes on."""
+        least = self.certified.amin(1)
+        found = (self.failed - least > tolerance * self.failed) & (self.failed > self._first)
+        return found.nonzero()[:, 0]
+
+    def propose(self, rows: Tensor) -> Tensor:
+        """The next radius: geometric mean while the sides are far apart, then between midpoint and secant."""
+        least, failed = self.certified.amin(1)[rows], self.failed[rows]
+        secant = (self.inside / (self.inside - self.outside))[rows].nan_to_num(0.5).clamp(0.02, 0.98)
+        near = least + (secant + 0.5) / 2 * (failed - least)
+        far = (torch.maximum(least, SMALLEST * failed) * failed).sqrt()
+        return torch.where(failed > FAR * least, far, near)
+
+    def enter(self, rows: Tensor, radius: Tensor, values: Tensor) -> None:
+        """Enter the lower bounds found at these radii."""
+        holds, value = values > 0, values.amin(1)
+        known = self.certified[rows]
+        self.certified[rows] = torch.where(holds, torch.maximum(known, radius[:, None]), known)
+        done = holds.all(1)
+        self.failed[rows] = torch.where(done, self.failed[rows], radius)
+        self.inside[rows] = torch.where(done, value, self.inside[rows])
+        self.outside[rows] = torch.where(done, self.outside[rows], value)
