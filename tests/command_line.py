@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload([
@@ -31,7 +33,6 @@ class Command:
         assert arguments[:3] == [sys.executable, "-m", "marginattack"]
         self._folder = tempfile.TemporaryDirectory()
         self._files = [str(Path(self._folder.name) / name) for name in ("stdout", "stderr")]
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the server, which cannot be forked with threads
         self._process = _SERVER.Process(target=_main, args=(arguments[3:], env, first, self._files))
         self._process.start()
 
@@ -69,6 +70,8 @@ def _main(words: list[str], env: dict[str, str], first: Callable[[], object] | N
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     os.environ.clear()
     os.environ.update(env)
+    torch.set_num_threads(int(env["OMP_NUM_THREADS"]))  # which torch has read in the server
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     sys.argv = ["marginattack", *words]
     if first:
         first()

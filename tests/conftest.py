@@ -1,7 +1,10 @@
 """Shapes and types of every function of the package are checked while the tests run."""
 
+import os
+
 import type_checks
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for processes that tests start; a process with threads cannot be forked
 type_checks.install("marginattack")
 
 import pytest  # noqa: E402
