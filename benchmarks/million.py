@@ -76,11 +76,11 @@ def page(numbers: dict[str, Any]) -> list[str]:
     run, report = numbers["run"], numbers["report"]
     waited, each = run["overhead_ms"], 1e3 * run["total_s"] / run["shards"]
     rows = [
-        ("driver, per shard, while workers measure", f"{run['driver_cpu_measuring_ms']:.1f} ms", f"{waited:.0f} ms"),
+        ("driver, per shard, while workers measure", f"{run['driver_cpu_measuring_ms']:.1f} ms", f"{waited:.1f} ms"),
         ("driver, per shard, whole run", f"{run['driver_cpu_ms']:.1f} ms", f"{each:.0f} ms"),
         ("report", f"{report['cpu_s']:.1f} s", f"{report['s']:.0f} s"),
     ]
-    return table(("what", "CPU time", "wall-clock time, under load"), rows)
+    return table(("what", "CPU time", "wall-clock time"), rows)
 
 
 if __name__ == "__main__":
