@@ -45,7 +45,7 @@ def test_record_meets_its_bounds_and_the_page_shows_it(scale: ModuleType) -> Non
 
 
 def test_million_samples_meet_their_bounds_and_the_page_shows_them(scale: ModuleType) -> None:
-    """But for the time that workers wait per shard, 3.1 ms where 3 was wanted: the driver's CPU time is bounded instead."""
+    """But for the time that workers wait per shard, 3.1 ms instead of 3: the driver's CPU time is bounded instead."""
     numbers = json.loads((ROOT / "benchmarks/records/million.json").read_text())["numbers"]
     assert (numbers["samples"], numbers["shard"], numbers["workers"]) == (1_000_000, 512, 2)
     assert numbers["run"]["peak_mib"] <= 600
