@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binom, binomtest
 
 from marginattack import InputError, Randomized
-from marginattack.core.randomized import FROM_INPUT, LOOKS, OUTWARDS, TESTS, as_randomized
+from marginattack.core.randomized import FROM_INPUT, OUTWARDS, STAGES, TESTS, as_randomized
 
 RULES = [Randomized(), Randomized(rate=0.9), Randomized(rate=0.29, draws=100, confidence=0.9)]
 
@@ -20,11 +20,11 @@ def test_a_repetition_at_the_needed_rate_fails_in_half_of_the_allowed_error(rule
 @pytest.mark.parametrize("rule", RULES)
 def test_a_point_is_confirmed_when_the_lower_bound_exceeds_the_needed_rate(rule: Randomized) -> None:
     assert len(OUTWARDS) + len(FROM_INPUT) + 2 == TESTS
-    confidence = 1 - (1 - rule.confidence) / 2 / (TESTS * len(LOOKS))
-    for look in rule.looks:
-        for hits, expected in ((look.confirmed, True), (look.confirmed - 1, False)):
-            if hits <= look.draws:
-                low = binomtest(hits, look.draws, alternative="greater").proportion_ci(confidence).low
+    confidence = 1 - (1 - rule.confidence) / 2 / (TESTS * len(STAGES))
+    for stage in rule.stages:
+        for hits, expected in ((stage.confirmed, True), (stage.confirmed - 1, False)):
+            if hits <= stage.draws:
+                low = binomtest(hits, stage.draws, alternative="greater").proportion_ci(confidence).low
                 assert (low > rule.needed_rate) == expected
 
 

@@ -244,7 +244,7 @@ class _Bracket:
         self.inside, self.outside = torch.full_like(self.failed, torch.nan), torch.full_like(self.failed, torch.nan)
 
     def open(self, tolerance: float) -> Tensor:
-        """The samples whose search goes on."""
+        """The samples that are still searched."""
         least = self.certified.amin(1)
         found = (self.failed - least > tolerance * self.failed) & (self.failed > self._first)
         return found.nonzero()[:, 0]

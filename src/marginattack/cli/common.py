@@ -52,7 +52,7 @@ def _prepare_streams() -> None:
 
 
 def _output_is_closed() -> bool:
-    """Whether nobody reads stdout or stderr any more."""
+    """Whether stdout or stderr has no reader any more."""
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
         poll.register(stream.fileno(), 0)

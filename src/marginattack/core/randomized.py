@@ -5,7 +5,7 @@ r"""Randomized: what adversarial means for a model whose logits differ from pass
 A draw is one pass of the model. A stored point promises that a repetition with ``draws`` fresh draws finds it
 misclassified in more than ``rate`` of them, with probability ``confidence`` or more. Half of the allowed error is that
 of the repetition, which passes where the probability is at least ``needed_rate``. The other half is that of showing
-this: one binomial test per look and candidate (Clopper and Pearson 1934), Bonferroni-corrected for all of them, since
+this: one binomial test per stage and candidate (Clopper and Pearson 1934), Bonferroni-corrected for all of them, since
 the first candidate that passes is kept.
 """
 
@@ -19,13 +19,13 @@ from marginattack.errors import InputError
 # Multiples of the distance at which a point that is not confirmed is tried again; then, of the tangent plane's at x₀
 OUTWARDS = (1.02, 1.04, 1.06, 1.08, 1.1, 1.13, 1.16, 1.2, 1.25, 1.3, 1.4, 1.5, 1.7, 2.0, 2.5, 3.0, 4.0, 6.0)
 FROM_INPUT = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
-LOOKS = (0.1, 0.5, 2.0, 4.0)  # draws after which a test may end, in units of ``draws``: clear cases are cheap
+STAGES = (0.1, 0.5, 2.0, 4.0)  # draws after which a test may end, in units of ``draws``: clear cases are cheap
 TESTS = 2 + len(OUTWARDS) + len(FROM_INPUT)  # per sample, with those of the input and of the point found
 SEARCH_ERROR = 0.1  # of a query's decision, so that the search does not keep points that were lucky
 READ_BACK_ERROR = 1e-6  # per stored row that is checked again, so that a run of many rows has no false alarm
 
 
-class Look(NamedTuple):
+class Stage(NamedTuple):
     """After this many draws a point with at least this many misclassifications is confirmed."""
 
     draws: int
@@ -71,7 +71,7 @@ class Randomized:
         for name in ("rate", "confidence"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}: it must lie between 0 and 1")
-        if self.looks[-1].confirmed > self.looks[-1].draws:
+        if self.stages[-1].confirmed > self.stages[-1].draws:
             raise InputError(f"rate is {self.rate}: {self.draws} draws cannot show it, so raise draws")
 
     @cached_property
@@ -83,13 +83,13 @@ class Randomized:
         return float(beta.ppf(1 - (1 - self.confidence) / 2, least, self.draws - least + 1))
 
     @cached_property
-    def looks(self) -> tuple[Look, ...]:
+    def stages(self) -> tuple[Stage, ...]:
         """When a point is confirmed: the lower Clopper-Pearson bound of its probability exceeds ``needed_rate``."""
         from scipy.stats import binom
 
-        error = (1 - self.confidence) / 2 / (TESTS * len(LOOKS))
-        numbers = [round(share * self.draws) for share in LOOKS]
-        return tuple(Look(n, int(binom.isf(error, n, self.needed_rate)) + 1) for n in numbers)
+        error = (1 - self.confidence) / 2 / (TESTS * len(STAGES))
+        numbers = [round(share * self.draws) for share in STAGES]
+        return tuple(Stage(n, int(binom.isf(error, n, self.needed_rate)) + 1) for n in numbers)
 
     @cached_property
     def crossed_draws(self) -> int:

@@ -70,14 +70,14 @@ def confirm_rate(rule: Randomized, batch: Batch, draw: Callable[[Tensor], Logits
     """
     votes = torch.zeros(len(batch), batch.classes, dtype=torch.int64)
     holds, pending, drawn = torch.zeros(len(batch), dtype=torch.bool), torch.arange(len(batch)), 0
-    for look in rule.looks:
-        for _ in range(look.draws - drawn if len(pending) else 0):
+    for stage in rule.stages:
+        for _ in range(stage.draws - drawn if len(pending) else 0):
             logits = draw(pending)
             finite = torch.isfinite(logits).all(1)
             votes[pending[finite], logits[finite].argmax(1)] += 1
-        drawn = look.draws
+        drawn = stage.draws
         reached = votes_for_goal(batch, votes).sum(1)[pending]
-        holds[pending] = reached >= look.confirmed
+        holds[pending] = reached >= stage.confirmed
         pending = pending[~holds[pending] & (reached > rule.needed_rate * drawn)]
     return holds, votes_for_goal(batch, votes).argmax(1)
 

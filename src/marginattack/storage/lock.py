@@ -53,7 +53,7 @@ def lock_folder(path: str | StoragePath) -> Iterator[Lease]:
 
 @contextmanager
 def join_lease(folder: StoragePath, owner: str) -> Iterator[Lease]:
-    """Share the lease of a driver in another process. On a local folder nobody can take over until this one ends."""
+    """Share the lease of a driver in another process. A local folder cannot be taken over until this process ends."""
     lease = Lease(folder, owner)
     if not isinstance(folder, Path):
         lease.check()
