@@ -15,6 +15,7 @@ from record import correct_samples, write
 from torch import Tensor, nn
 
 import marginattack as ma
+from marginattack.reproduce.markdown import table
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
@@ -49,6 +50,19 @@ def case(name: str, model: nn.Module, n: int, norm: str, method: str, limit: flo
     }  # fmt: skip
     print(row, flush=True)
     return row
+
+
+def page(rows: list[dict[str, Any]]) -> list[str]:
+    """The table in docs/bounds.md."""
+    header = ("model", "norm", "method", "n", "lower / upper: median", "least", "largest", "closed", "s per digit")
+    cells = [
+        (
+            row["model"], row["norm"], row["method"], row["n"], *(f"{row[k]:.2f}" for k in ("median", "least", "largest")),
+            row["closed"], f"{row['seconds_per_sample']:.2g}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    return table(header, cells)
 
 
 def main() -> None:

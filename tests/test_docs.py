@@ -111,3 +111,10 @@ def test_links_between_pages_resolve() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), ROOT / "CHANGELOG.md"]:
         for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_bounds_md_shows_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    rows = json.loads((ROOT / "benchmarks/records/brackets.json").read_text())["numbers"]
+    assert "\n".join(importlib.import_module("brackets").page(rows)) in (ROOT / "docs/bounds.md").read_text()
+    assert not any(row["lower_above_attack"] for row in rows)
