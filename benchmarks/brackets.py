@@ -57,7 +57,8 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
     header = ("model", "norm", "method", "n", "lower / upper: median", "least", "largest", "closed", "s per digit")
     cells = [
         (
-            row["model"], row["norm"], row["method"], row["n"], *(f"{row[k]:.2f}" for k in ("median", "least", "largest")),
+            row["model"], row["norm"], row["method"], row["n"],
+            *(f"{row[k]:.2f}" for k in ("median", "least", "largest")),
             row["closed"], f"{row['seconds_per_sample']:.2g}",
         )
         for row in rows
