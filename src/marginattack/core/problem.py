@@ -68,11 +68,17 @@ class Step(ABC):
     """One step of an attack: a frozen value, so that equal steps share a CUDA graph.
 
     It maps the numbers that the plan holds for this step, (1, k) or one row per sample, and the state to the next
-    state. It queries the problem ``queries`` times with a gradient and has no other side effect. No tensor of the new
-    state may be a tensor of the old one in another position.
+    state. It queries the problem ``queries`` times, with ``backwards`` gradients each, and has no other side effect. No
+    tensor of the new state may be a tensor of the old one in another position.
     """
 
     queries: ClassVar[int]
+    backwards: ClassVar[int] = 1
+
+    @property
+    def passes(self) -> int:
+        """What it costs per sample."""
+        return self.queries * (1 + self.backwards)
 
     @abstractmethod
     def __call__(self, problem: "Problem", numbers: Tensor, *state: Tensor) -> State:

@@ -90,9 +90,9 @@ class ModelEvaluator(Evaluator):
             return run_eager(problem, step, table, state)
         n = len(problem.x0)
         rows = torch.ones(n, dtype=torch.bool) if charged is None else charged.cpu()
-        ahead = min(len(table), min(problem.budget.remaining_of(rows), default=0) // (2 * step.queries))
+        ahead = min(len(table), min(problem.budget.remaining_of(rows), default=0) // step.passes)
         if ahead:
-            problem.budget.spend(rows, step.queries * ahead, step.queries * ahead)
+            problem.budget.spend(rows, step.queries * ahead, step.queries * step.backwards * ahead)
             paid = replace(problem, budget=Prepaid(n))
             if value:
                 inside, kind = replace(self, inside_graph=True), (self.tolerance, self.precision, problem.x0.dtype)

@@ -23,7 +23,7 @@ from marginattack.core.problem import Problem, Step
 from marginattack.core.tensors import to_device_of
 from marginattack.core.types import Goals, Labels, Mask, Points, State
 
-MOST_GROUPS = 4  # at a time: two profiles, and those samples of each that take the fallback
+MOST_GROUPS = 4  # at a time: three profiles, and those samples of one that take the fallback
 COLUMNS = 4  # of a group in an interleaved plan: the kind of move, and its three numbers
 FLIP_DISTANCE = 2.0  # how far from x₀ a flip lies, in distances of the incumbent
 EVEN = 4  # passes by which the budgets left inside an interleaved group may differ
@@ -177,7 +177,14 @@ class _Interleaving:
             self.goals = torch.where(group.column, 0, self.goals)  # to wait: nothing to cross
             return
         phase = group.phases[0]
-        group.phases[0] = replace(phase, numbers=phase.numbers[: (left - phase.start_passes) // 2])
+        if not phase.move.backwards:  # its queries cannot be shared with groups that need gradients
+            with problem.subproblem(group.rows.nonzero()[:, 0], known=True, draws=group.draws) as part:
+                part.solve(partial(run_phase, phase=phase, classes=()))
+                group.draws.count = part.draws.count
+            group.phases = group.phases[1:]
+            self._start_phase(group)
+            return
+        group.phases[0] = replace(phase, numbers=phase.numbers[: (left - phase.start_passes) // phase.move.passes])
         goals = problem.goals if phase.target is None else reach(self.classes[phase.target])
         self.goals = torch.where(group.column, goals, self.goals)
         with problem.masked(group.rows) as part:  # which pays for the start
