@@ -17,6 +17,7 @@ from marginattack.attacks.one_pixel import OnePixel as OnePixel
 from marginattack.attacks.pgd import PGD as PGD
 from marginattack.attacks.race import Race as Race
 from marginattack.attacks.search import Search as Search
+from marginattack.attacks.square import Square as Square
 
 ATTACKS: dict[str, type[Attack]] = {
     "race": Race,
@@ -33,5 +34,6 @@ ATTACKS: dict[str, type[Attack]] = {
     "jsma": JSMA,
     "one-pixel": OnePixel,
     "boundary": Boundary,
+    "square": Square,
 }
 ATTACKS |= {plugin.name: plugin.load() for plugin in entry_points(group="marginattack.attacks")}
