@@ -72,9 +72,12 @@ class Program:
         """The largest a v + c, with binaries relaxed."""
         matrix, right = self.matrix()
         cost = -np.pad(a, (0, len(self.low) - len(a)))
-        limits = np.stack([self.low, self.high], 1)
+        limits = list(zip(self.low, self.high, strict=True))
         answer = linprog(cost, A_ub=matrix, b_ub=right, bounds=limits, method="highs")
-        return -np.inf if answer.status == 2 else c - float(answer.fun)
+        if answer.status == 2:  # infeasible
+            return -np.inf
+        assert answer.fun is not None, answer.message
+        return c - answer.fun
 
     def feasible(self, seconds: float) -> Any:
         """Any solution; None where there is none. The last row is made small, which leads the search.
@@ -84,7 +87,7 @@ class Program:
         """
         matrix, right = self.matrix()
         answer = milp(
-            matrix[-1], integrality=self.integral, bounds=Bounds(self.low, self.high),
+            matrix[-1], integrality=self.integral.astype(int), bounds=Bounds(self.low, self.high),
             constraints=LinearConstraint(matrix, -np.inf, right),
             options={"time_limit": max(seconds, 0.01), "mip_rel_gap": 1e6},  # ends at the first solution
         )  # fmt: skip
@@ -172,13 +175,13 @@ class Oracle:
         if self.norm == "linf":
             size = program.add(np.ones(1))
             cost = np.pad(np.zeros(size.start), (0, 1), constant_values=1.0)
-            for sign in (1.0, -1.0):
-                program.at_most(np.concatenate([sign * np.eye(size.start), -np.ones((size.start, 1))], 1),
-                                np.zeros(size.start))  # fmt: skip
+            for side in (1.0, -1.0):
+                rows = np.concatenate([side * np.eye(size.start), -np.ones((size.start, 1))], 1)
+                program.at_most(rows, np.zeros(size.start))
         matrix, right = program.matrix()
-        limits = np.stack([program.low, program.high], 1)
+        limits = list(zip(program.low, program.high, strict=True))
         answer = linprog(cost, A_ub=matrix, b_ub=right, bounds=limits, method="highs")
-        return float(answer.fun) if answer.status == 0 else np.inf
+        return np.inf if answer.fun is None else float(answer.fun)
 
     def others(self) -> Iterator[int]:
         """The other classes, the likeliest first."""

@@ -70,14 +70,14 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mnist-gelu": lambda: SmallCNN(nn.GELU),
     "mnist-kwta": lambda: SmallCNN(lambda: WinnersTakeAll(0.15)),
 }
-SMALL: dict[str, Callable[[], nn.Module]] = {
-    f"{name}{training}": make
-    for name, make in {
-        "mlp-20": partial(mlp, 20), "mlp-50": partial(mlp, 50), "mlp-24-24": partial(mlp, 24, 24),
-        "mlp-50-50": partial(mlp, 50, 50), "conv": tiny_cnn,
-    }.items()
-    for training in ("", "-adv")
-}  # fmt: skip
+SHAPES: dict[str, Callable[[], nn.Module]] = {
+    "mlp-20": partial(mlp, 20),
+    "mlp-50": partial(mlp, 50),
+    "mlp-24-24": partial(mlp, 24, 24),
+    "mlp-50-50": partial(mlp, 50, 50),
+    "conv": tiny_cnn,
+}
+SMALL = {f"{name}{training}": make for name, make in SHAPES.items() for training in ("", "-adv")}
 
 
 def network(name: str) -> nn.Module:

@@ -26,7 +26,7 @@ class ProblemInfo(NamedTuple):
     budget: int  # passes per sample
     classes: int
     grayscale: bool  # one channel
-    eps: float | None = None  # the radius of an attack within a fixed one
+    eps: float | None = None  # the radius of an attack within a fixed one, or the largest of one that bisects it
 
     @classmethod
     def of(cls, problem: Problem, budget: int | None = None) -> "ProblemInfo":
