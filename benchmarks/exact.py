@@ -44,9 +44,11 @@ def solved() -> list[dict[str, Any]]:
     return list(read(path)[1]) if path.exists() else []
 
 
-def solve_digits(names: list[str], norms: list[str], seconds: float, minutes: float) -> None:
+def solve_digits(names: list[str], norms: list[str], seconds: float, minutes: float, *, retry: bool) -> None:
     """Solve what is missing, one digit of each network and norm in turn, so that a cut run has some of all."""
     rows = solved()
+    if retry:
+        rows = [row for row in rows if row["exact"] or row["network"] not in names or row["norm"] not in norms]
     known = {(row["network"], row["norm"], row["digit"]) for row in rows}
     for place in range(max(NORMS.values())):
         for norm in (norm for norm in norms if place < NORMS[norm]):
@@ -125,13 +127,14 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=[""], metavar="WORD")
     parser.add_argument("--norms", nargs="+", default=list(NORMS), choices=list(NORMS), help="to solve")
     parser.add_argument("--budgets", nargs="+", type=int, default=list(BUDGETS))
+    parser.add_argument("--retry", action="store_true", help="solve what was not solved in time, too")
     parser.add_argument("--seconds", type=float, default=60, help="per digit")
     parser.add_argument("--minutes", type=float, default=25, help="of CPU time in all")
     options = parser.parse_args()
     torch.set_num_threads(1)
     names = [name for name in SMALL if any(word in name for word in options.networks)]
     if options.what == "solve":
-        solve_digits(names, options.norms, options.seconds, options.minutes)
+        solve_digits(names, options.norms, options.seconds, options.minutes, retry=options.retry)
     else:
         race(names, options.budgets)
 
