@@ -1,6 +1,6 @@
 r"""The default attack against exact margins of MNIST networks with 784 inputs.
 
-    PYTHONPATH=src:benchmarks python benchmarks/exact.py solve [--minutes 25]   # once: records/exact-margins.json
+    PYTHONPATH=src:benchmarks python benchmarks/exact.py solve [--processes 8]  # once: records/exact-margins.json
     PYTHONPATH=src:benchmarks python benchmarks/exact.py race                   # a minute or two: records/exact.json
 
 ``solve`` finds the exact margins of the first bundled digits that each network classifies correctly (exact_oracle.py),
@@ -10,6 +10,7 @@ default attack. ``--networks`` selects networks by a part of their name.
 """
 
 import argparse
+import multiprocessing
 import time
 from typing import Any
 
@@ -44,30 +45,46 @@ def solved() -> list[dict[str, Any]]:
     return list(read(path)[1]) if path.exists() else []
 
 
-def solve_digits(names: list[str], norms: list[str], seconds: float, minutes: float, *, retry: bool) -> None:
+def solve_digit(task: tuple[str, str, int, float]) -> dict[str, Any]:
+    """Solve one digit of a network in a norm, the one at this place among those that it classifies correctly."""
+    name, norm, place, seconds = task
+    torch.set_num_threads(1)
+    model, numbers, images, labels = digits(name, place + 1)
+    x, y = images[place:], labels[place:]
+    upper = float(ma.measure(model, x, y, norm, budget=2000).distance[0])
+    began = time.process_time()
+    distance, exact = solve(model, x[0], int(y[0]), norm, upper, seconds)
+    word = "exact" if exact else "unsolved"
+    print(name, norm, int(numbers[place]), word, f"attack {upper / distance - 1:.3%} above", flush=True)
+    return {
+        "network": name, "norm": norm, "digit": int(numbers[place]), "distance": float(f"{distance:.7g}"),
+        "exact": exact, "seconds": round(time.process_time() - began, 1), "solver": "HiGHS",
+    }  # fmt: skip
+
+
+def solve_digits(names: list[str], options: argparse.Namespace) -> None:
     """Solve what is missing, one digit of each network and norm in turn, so that a cut run has some of all."""
     rows = solved()
-    if retry:
-        rows = [row for row in rows if row["exact"] or row["network"] not in names or row["norm"] not in norms]
+    if options.retry:
+        rows = [row for row in rows if row["exact"] or row["network"] not in names or row["norm"] not in options.norms]
     known = {(row["network"], row["norm"], row["digit"]) for row in rows}
-    for place in range(max(NORMS.values())):
-        for norm in (norm for norm in norms if place < NORMS[norm]):
-            for name in names:
-                model, numbers, images, labels = digits(name, place + 1)
-                key = name, norm, int(numbers[place])
-                if key in known or time.process_time() > 60 * minutes:
-                    continue
-                x, y = images[place:], labels[place:]
-                upper = float(ma.measure(model, x, y, norm, budget=2000).distance[0])
-                began = time.process_time()
-                distance, exact = solve(model, x[0], int(y[0]), norm, upper, seconds)
-                row = dict(zip(("network", "norm", "digit"), key, strict=True)) | {
-                    "distance": float(f"{distance:.7g}"), "exact": exact,
-                    "seconds": round(time.process_time() - began, 1), "solver": "HiGHS",
-                }  # fmt: skip
-                rows.append(row)
-                print(row, f"attack {upper / distance - 1:.3%} above", flush=True)
-                write(MARGINS, sorted(rows, key=lambda row: (row["network"], row["norm"], row["digit"])))
+    order = {name: digits(name, max(NORMS.values()))[1].tolist() for name in names}
+    tasks = [
+        (name, norm, place, options.seconds)
+        for place in range(max(NORMS.values()))
+        for norm in options.norms
+        for name in names
+        if place < NORMS[norm] and (name, norm, order[name][place]) not in known
+    ]
+    deadline = time.monotonic() + 60 * options.minutes
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        found = pool.imap_unordered(solve_digit, tasks)
+        for _ in tasks:
+            try:
+                rows.append(found.next(timeout=deadline - time.monotonic()))
+            except multiprocessing.TimeoutError:
+                break
+            write(MARGINS, sorted(rows, key=lambda row: (row["network"], row["norm"], row["digit"])))
 
 
 def measure(rows: list[dict[str, Any]], budgets: list[int]) -> list[dict[str, Any]]:
@@ -129,12 +146,13 @@ def main() -> None:
     parser.add_argument("--budgets", nargs="+", type=int, default=list(BUDGETS))
     parser.add_argument("--retry", action="store_true", help="solve what was not solved in time, too")
     parser.add_argument("--seconds", type=float, default=60, help="per digit")
-    parser.add_argument("--minutes", type=float, default=25, help="of CPU time in all")
+    parser.add_argument("--minutes", type=float, default=25, help="in all")
+    parser.add_argument("--processes", type=int, default=1, help="to solve")
     options = parser.parse_args()
     torch.set_num_threads(1)
     names = [name for name in SMALL if any(word in name for word in options.networks)]
     if options.what == "solve":
-        solve_digits(names, options.norms, options.seconds, options.minutes, retry=options.retry)
+        solve_digits(names, options)
     else:
         race(names, options.budgets)
 

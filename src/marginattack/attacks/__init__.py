@@ -2,6 +2,7 @@
 
 from importlib.metadata import entry_points
 
+from marginattack.attacks.apgd import APGD as APGD
 from marginattack.attacks.attack import Attack as Attack
 from marginattack.attacks.bim import BIM as BIM
 from marginattack.attacks.boundary import Boundary as Boundary
@@ -34,6 +35,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "jsma": JSMA,
     "one-pixel": OnePixel,
     "boundary": Boundary,
+    "apgd": APGD,
     "square": Square,
 }
 ATTACKS |= {plugin.name: plugin.load() for plugin in entry_points(group="marginattack.attacks")}

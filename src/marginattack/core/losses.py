@@ -88,7 +88,17 @@ class AgainstRest:
         return _own(logits, label) - logits.sum(1)
 
 
-MARGIN, CROSS_ENTROPY, LOG_ODDS = Margin(), CrossEntropy(), LogOdds()
+@final
+@dataclass(frozen=True)
+class LogitRatio:
+    """(l_y − max_{i≠y} l_i) / (l_(1) − l_(3)), l_(k) the k-th highest: DLR (Croce, Hein 2020), blind to the scale."""
+
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        highest = logits.topk(3, dim=1).values
+        return MARGIN(logits, label) / (highest[:, 0] - highest[:, 2] + 1e-12)
+
+
+MARGIN, CROSS_ENTROPY, LOG_ODDS, DLR = Margin(), CrossEntropy(), LogOdds(), LogitRatio()
 OWN, AGAINST_REST = Own(), AgainstRest()
 
 

@@ -74,6 +74,10 @@ ATTACKS = (
     attack("foolbox:deepfool", "{}DeepFoolAttack", ("l2", "linf"), deepfool),
     attack("foolbox:ead", "EADAttack", ("l1",), ead),
     attack(
-        "foolbox:brendel-bethge", "{}BrendelBethgeAttack", ("l0", "l1", "l2", "linf"), brendel_bethge, requires=("numba",)
+        "foolbox:brendel-bethge",
+        "{}BrendelBethgeAttack",
+        ("l0", "l1", "l2", "linf"),
+        brendel_bethge,
+        requires=("numba",),
     ),
 )
