@@ -9,13 +9,14 @@ from torch import Tensor
 
 from marginattack.attacks.apgd import APGD
 from marginattack.attacks.square import Square
-from marginattack.core.losses import CROSS_ENTROPY, DLR
+from marginattack.core.losses import CROSS_ENTROPY, DLR, TARGETED_DLR
 from marginattack.core.norms import as_norm
 
 PEER = "pyautoattack 0.2.0"
 NAMES = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 RADII = {("mnist-cnn-adv", "linf"): 0.3, ("mnist-cnn", "l2"): 2.0, ("mnist-cnn", "l1"): 15.0}
 QUERIES, STEPS = 300, 30
+LOSSES = {"ce": CROSS_ENTROPY, "dlr": DLR, "t": TARGETED_DLR}
 NOTE = "random search: the standard error of a success rate on 100 digits is up to 5 points"
 
 
@@ -50,7 +51,7 @@ def compare_apgd(network: str, norm: str, eps: float, kind: str) -> Comparison:
     settings: dict[str, Any] = {"eps": eps, "n_iter": STEPS} | (
         {"n_target_classes": 3} if kind == "t" else {"loss": kind}
     )
-    ours = APGD(eps=eps, steps=STEPS, loss=CROSS_ENTROPY if kind == "ce" else DLR, candidates=3 * (kind == "t"))
+    ours = APGD(eps=eps, steps=STEPS, loss=LOSSES[kind], candidates=3 * (kind == "t"))
     name = "APGDAttack_targeted" if kind == "t" else "APGDAttack"
     return Comparison(
         attack=f"apgd-{kind}", norm=norm, settings=f"eps {eps:g}, {STEPS} steps, {network}", peer=PEER, fixed=True,

@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from queue import Empty
+from queue import Empty, Queue
 from typing import Any, NamedTuple
 
 import torch
@@ -179,9 +179,12 @@ def run(options: argparse.Namespace) -> None:
     deadline, tasks = time.monotonic() + 60 * options.minutes, plan(options)
     estimate(tasks, options)
     context = multiprocessing.get_context("spawn")
-    queue = context.Manager().Queue()
+    queue: Any = context.Manager().Queue() if options.processes > 1 else Queue()
     for task in tasks:
         queue.put(task)
+    if options.processes == 1:
+        work_off(queue, options, deadline)
+        return
     workers = [context.Process(target=work_off, args=(queue, options, deadline)) for _ in range(options.processes)]
     for worker in workers:
         worker.start()

@@ -9,7 +9,9 @@ from torch import nn
 
 import marginattack as ma
 from marginattack.attacks.apgd import APGD
-from marginattack.core.losses import CROSS_ENTROPY, DLR, MARGIN
+from marginattack.core.losses import CROSS_ENTROPY, DLR, MARGIN, TARGETED_DLR
+
+LOSSES = {"ce": CROSS_ENTROPY, "dlr": DLR, "t": TARGETED_DLR}
 
 
 def test_checkpoints_are_the_published_ones() -> None:
@@ -22,6 +24,7 @@ def test_dlr_does_not_depend_on_the_scale_of_the_logits() -> None:
     label = torch.tensor([0, 2])
     torch.testing.assert_close(DLR(logits, label), torch.tensor([1.0 / 1.5, -2.0 / 2.0]))
     torch.testing.assert_close(DLR(1000 * logits, label), DLR(logits, label))
+    torch.testing.assert_close(TARGETED_DLR(logits, label), torch.tensor([1.0 / 2.25, -2.0 / 2.5]))
     assert (torch.sign(DLR(logits, label)) == torch.sign(MARGIN(logits, label))).all()
 
 
@@ -55,6 +58,6 @@ def test_success_rates_are_those_of_pyautoattack(norm: str, eps: float, kind: st
         ).perturb(x, y)
     with torch.no_grad():
         expected = float((model(theirs).argmax(1) != y).double().mean())
-    ours = APGD(eps=eps, steps=12, loss=CROSS_ENTROPY if kind == "ce" else DLR, candidates=3 * (kind == "t"))
+    ours = APGD(eps=eps, steps=12, loss=LOSSES[kind], candidates=3 * (kind == "t"))
     assert 0.1 < expected < 0.9
     assert float(ma.measure(model, x, y, norm, attack=ours).success.double().mean()) >= expected - 0.05

@@ -35,7 +35,8 @@ class APGD(FixedRadiusAttack):
     Args:
         eps: Radius of the ball around x₀.
         steps: Steps per start.
-        loss: What is minimised: ``CROSS_ENTROPY`` (APGD-CE), ``DLR`` (APGD-DLR), or another of ``core.losses``.
+        loss: What is minimised: ``CROSS_ENTROPY`` (APGD-CE), ``DLR`` (APGD-DLR), ``TARGETED_DLR`` (APGD-T, with
+            ``candidates``), or another of ``marginattack.core.losses``.
         candidates: Classes to run towards; 0: away from the true class, or towards the target of the problem.
         rho: ρ
         momentum: α
