@@ -95,12 +95,14 @@ def measure(rows: list[dict[str, Any]], budgets: list[int]) -> list[dict[str, An
         images, labels = samples("mnist")
         chosen = [digit for digit, row in mine.items() if row["exact"]]
         exact = np.array([mine[digit]["distance"] for digit in chosen])
-        for budget in budgets if chosen else []:
-            distance = ma.measure(network(name), images[chosen], labels[chosen], norm, budget=budget).distance.numpy()
-            excess = (distance / exact - 1).tolist()
+        for budget in budgets:
+            excess: list[float] = []
+            if chosen:
+                margins = ma.measure(network(name), images[chosen], labels[chosen], norm, budget=budget)
+                excess = (margins.distance.numpy() / exact - 1).tolist()
+                print(name, norm, budget, f"{np.mean(excess):.3%}", f"worst {max(excess):.2%}", flush=True)
             found.append({"network": name, "norm": norm, "budget": budget, "unsolved": len(mine) - len(chosen),
                           "digits": chosen, "excess": [round(each, 6) for each in excess]})  # fmt: skip
-            print(name, norm, budget, f"{np.mean(excess):.3%}", f"worst {max(excess):.2%}", flush=True)
     return found
 
 
