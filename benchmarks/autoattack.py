@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from record import DEVICE, CountingModel, write
-from suite import MODELS
+from suite import DEFAULT
 from suite_cells import Cell, Workload, folder, load, prepare, run_cell, time_limit
 
 from marginattack.analysis.benchmarking import Trial, grid
@@ -135,7 +135,7 @@ def main() -> None:
     """Run all tasks, the margins first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FILE[,FILE]")
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--models", nargs="+", default=list(DEFAULT))
     parser.add_argument("--norms", nargs="+", default=list(QUANTILES), choices=list(QUANTILES))
     parser.add_argument("--samples", type=int, default=300)
     parser.add_argument("--work", type=Path, default=Path("carry/autoattack"))

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from marginattack.attacks.apgd import APGD
 from marginattack.attacks.square import Square
-from marginattack.core.losses import CROSS_ENTROPY, DLR, TARGETED_DLR
+from marginattack.core.losses import CROSS_ENTROPY, DLR, TARGETED_DLR, Loss
 from marginattack.core.norms import as_norm
 
 PEER = "pyautoattack 0.2.0"
 NAMES = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 RADII = {("mnist-cnn-adv", "linf"): 0.3, ("mnist-cnn", "l2"): 2.0, ("mnist-cnn", "l1"): 15.0}
 QUERIES, STEPS = 300, 30
-LOSSES = {"ce": CROSS_ENTROPY, "dlr": DLR, "t": TARGETED_DLR}
+LOSSES: dict[str, Loss] = {"ce": CROSS_ENTROPY, "dlr": DLR, "t": TARGETED_DLR}
 NOTE = "random search: the standard error of a success rate on 100 digits is up to 5 points"
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from overall import OURS, is_baseline
 from record import CUDA, DEVICE, RECORDS
-from suite_cells import Cell, Workload, folder, prepare, run_cell
+from suite_cells import Cell, Workload, folder, models, prepare, run_cell
 from suite_results import (
     make_record,
     merge,
@@ -39,7 +39,8 @@ from marginattack.attacks.presets import PRESETS
 from marginattack.integrations import EXTERNAL_ATTACKS
 from marginattack.reproduce.markdown import table
 
-MODELS = ("cifar10-resnet32-adv", "cifar10-resnet32", "mnist-cnn-adv", "mnist-kwta", "mnist-cnn", "mnist-gelu")
+MODELS = models()
+DEFAULT = ("cifar10-resnet32-adv", "cifar10-resnet32", "mnist-cnn-adv", "mnist-kwta", "mnist-cnn", "mnist-gelu")
 NORMS, BUDGETS = ("linf", "l2", "l1", "l0"), (100, 400, 2000)
 LONG = 20_000  # passes of the runs that only feed the pool
 FEWER_FROM = 1000  # passes from which on fewer samples are run
@@ -234,7 +235,7 @@ def parse() -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FILE[,FILE]")
-    parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--models", nargs="*", default=list(DEFAULT))
     parser.add_argument("--model", nargs="*", default=[], metavar="NAME=SOURCE")
     parser.add_argument("--norms", nargs="+", default=NORMS, choices=NORMS)
     parser.add_argument("--budgets", nargs="+", default=BUDGETS, type=int)

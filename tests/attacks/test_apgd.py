@@ -9,9 +9,9 @@ from torch import nn
 
 import marginattack as ma
 from marginattack.attacks.apgd import APGD
-from marginattack.core.losses import CROSS_ENTROPY, DLR, MARGIN, TARGETED_DLR
+from marginattack.core.losses import CROSS_ENTROPY, DLR, MARGIN, TARGETED_DLR, Loss
 
-LOSSES = {"ce": CROSS_ENTROPY, "dlr": DLR, "t": TARGETED_DLR}
+LOSSES: dict[str, Loss] = {"ce": CROSS_ENTROPY, "dlr": DLR, "t": TARGETED_DLR}
 
 
 def test_checkpoints_are_the_published_ones() -> None:
