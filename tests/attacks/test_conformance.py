@@ -52,10 +52,12 @@ QUICK: dict[str, Callable[[float], Attack]] = {
     "jsma": lambda eps: attacks.JSMA(theta=0.5),
     "one-pixel": lambda eps: attacks.OnePixel(pixels=4, population=60, generations=8),
     "boundary": lambda eps: attacks.Boundary(steps=8, directions=60),
+    "apgd": lambda eps: attacks.APGD(eps=eps, steps=10, restarts=2),
+    "square": lambda eps: attacks.Square(eps=eps, queries=60),
     "rays": lambda eps: ATTACKS["rays"](rays=12, halvings=4),  # type: ignore[call-arg]
 }
 EACH = [(name, norm) for name, attack in ATTACKS.items() for norm in attack.norms]
-GRADIENT_FREE = {"one-pixel", "boundary", "rays"}
+GRADIENT_FREE = {"one-pixel", "boundary", "square", "rays"}
 each = pytest.mark.parametrize(("name", "norm"), EACH)
 
 
@@ -269,7 +271,7 @@ def test_a_seed_gives_the_same_result_in_any_batch(name: str, norm: str) -> None
 
 def test_another_seed_gives_another_result() -> None:
     of = case(hidden=8)
-    for name in ("pgd", "daa", "logit-difference", "one-pixel", "boundary", "rays"):
+    for name in ("pgd", "apgd", "daa", "logit-difference", "one-pixel", "boundary", "square", "rays"):
         norm = ATTACKS[name].norms[-1]
         assert not torch.equal(*(of.measure(name, norm, seed=seed).adversarial for seed in (0, 1))), name
 

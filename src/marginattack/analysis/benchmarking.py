@@ -185,7 +185,7 @@ def attack_by_name(name: str, budget: int) -> Attack:
         settings = preset(rest)
         starts = max(1, min(settings.restarts, budget // 400))  # at least 400 passes per start
         return replace(settings, restarts=starts, radius=settings.radius if starts > 1 else 0.0)
-    if name in EXTERNAL_ATTACKS:
+    if name.partition("@")[0] in EXTERNAL_ATTACKS:
         return external_attack(name)
     known = [*ATTACKS, *(f"preset:{key}" for key in PRESETS), *EXTERNAL_ATTACKS]
     raise InputError(f"no attack named {name!r}: choose one of {', '.join(known)}")

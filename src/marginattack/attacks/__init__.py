@@ -2,6 +2,7 @@
 
 from importlib.metadata import entry_points
 
+from marginattack.attacks.apgd import APGD as APGD
 from marginattack.attacks.attack import Attack as Attack
 from marginattack.attacks.bim import BIM as BIM
 from marginattack.attacks.boundary import Boundary as Boundary
@@ -17,6 +18,7 @@ from marginattack.attacks.one_pixel import OnePixel as OnePixel
 from marginattack.attacks.pgd import PGD as PGD
 from marginattack.attacks.race import Race as Race
 from marginattack.attacks.search import Search as Search
+from marginattack.attacks.square import Square as Square
 
 ATTACKS: dict[str, type[Attack]] = {
     "race": Race,
@@ -33,5 +35,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "jsma": JSMA,
     "one-pixel": OnePixel,
     "boundary": Boundary,
+    "apgd": APGD,
+    "square": Square,
 }
 ATTACKS |= {plugin.name: plugin.load() for plugin in entry_points(group="marginattack.attacks")}

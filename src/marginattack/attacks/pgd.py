@@ -20,6 +20,7 @@ class FixedRadiusAttack(Attack):
     """An attack within a radius, which may differ per sample."""
 
     eps: float
+    stop: bool
 
     def __call__(self, problem: Problem) -> None:
         self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
@@ -27,6 +28,11 @@ class FixedRadiusAttack(Attack):
     @abstractmethod
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
         """Attack each sample within its own radius; ``start`` replaces the first starting point."""
+
+    def deactivate_found(self, problem: Problem, radius: Scalars) -> None:
+        """With ``stop``, deactivate samples that have an adversarial point within their radius."""
+        if self.stop:
+            problem.budget.deactivate((problem.incumbent.distance <= radius)[:, 0])
 
 
 @final
@@ -82,11 +88,6 @@ class PGD(FixedRadiusAttack):
             x = steepest_step(problem, x, g, length, radius)
         problem.value(x)
         self.deactivate_found(problem, radius)
-
-    def deactivate_found(self, problem: Problem, radius: Scalars) -> None:
-        """With ``stop``, deactivate samples that have an adversarial point within their radius."""
-        if self.stop:
-            problem.budget.deactivate((problem.incumbent.distance <= radius)[:, 0])
 
 
 def random_point(problem: Problem, radius: Scalars) -> Points:

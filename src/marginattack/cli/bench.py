@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEFAULTS = ["race", "marginattack", "deepfool", "search"]
 BUDGET = "Forward plus backward passes per sample. Repeatable.  [default: 400]"
 ATTACK = "Attack: a name from `marginattack list attacks`, or preset:NAME. Repeatable."
-PEER = "Attack of another library: advlib:ddn, foolbox:fmn, secml:ddn, … Repeatable."
+PEER = "Attack of another library: advlib:ddn, foolbox:fmn, autoattack:square@0.3, … Repeatable."
 
 
 @setting_options("model", "data", "model.normalize", "model.trust_pickle", "device", "max_gib")
