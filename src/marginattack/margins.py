@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from marginattack.errors import InputError
-from marginattack.storage.contract import COLUMNS, find_wrong_column, find_wrong_images
+from marginattack.storage.bounds import UNBOUNDED, read_part
+from marginattack.storage.contract import BOUNDS, COLUMNS, find_wrong_column, find_wrong_images
 from marginattack.storage.parquet import make_column, read_column, read_metadata, read_table, write_table
 from marginattack.storage.paths import StoragePath, parse_path
 from marginattack.storage.run_folder import RunFolder
 
-FORMAT = 4
+FORMAT = 5
 DIGESTS_SINCE = 4
+BOUNDS_SINCE = 5
+CLOSED = 0.01  # a margin is closed if its bounds differ by less than this share of the upper one
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +45,11 @@ class Margins:
         distance_at_90pct: (n,) float64, the best distance when about 90 % of the passes were spent.
         settings: what the margins were measured with: attack, budget, seed, bounds, versions; for a randomised model
             the fields of ``Randomized`` under "randomized".
+        lower: (n,) float64, certified: no adversarial point is nearer; 0 where nothing is certified (``ma.bound``).
+        certified_by: the method behind each ``lower``; "" where it is 0.
+        kkt: (n,) float64, the KKT residual of each margin (``bounds.kkt_residual``); NaN where it is unknown.
+        spread: (n,) float64, by which share the margins of further runs with other seeds exceed the least of them; NaN
+            where there was none.
 
     Example:
         >>> import torch
@@ -65,6 +73,17 @@ class Margins:
     rejected: Tensor
     distance_at_90pct: Tensor
     settings: dict[str, Any]
+    lower: Tensor = field(default_factory=lambda: torch.zeros(0))
+    kkt: Tensor = field(default_factory=lambda: torch.zeros(0))
+    spread: Tensor = field(default_factory=lambda: torch.zeros(0))
+    certified_by: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, unknown in UNBOUNDED.items():
+            if len(getattr(self, name)) == 0:
+                object.__setattr__(self, name, torch.full((len(self),), unknown, dtype=torch.float64))
+        if not self.certified_by:
+            object.__setattr__(self, "certified_by", ("",) * len(self))
 
     def __len__(self) -> int:
         return len(self.distance)
@@ -74,6 +93,11 @@ class Margins:
         shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
         shares += ", randomized" if self.settings.get("randomized") else ""
         return f"Margins({self.norm}, n={s['n']}, {shares})"
+
+    @property
+    def closed(self) -> Tensor:
+        """(n,) bool, whether the distance is certified to 1 %: no nearer adversarial point can matter."""
+        return (self.lower >= (1 - CLOSED) * self.distance) | (self.distance == 0)
 
     @property
     def refuted(self) -> Tensor:
@@ -180,7 +204,7 @@ class Margins:
                 differing = f"{part.norm} {part.settings} and {first.norm} {first.settings}"
                 raise InputError(f"cannot join margins with different settings: {differing}")
         rows: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in Margins.columns()}
-        return replace(first, **rows)
+        return replace(first, **rows, certified_by=tuple(name for part in parts for name in part.certified_by))
 
     def save(self, path: str | StoragePath) -> None:
         """Write a Parquet file with one row per sample, atomically.
@@ -200,7 +224,8 @@ class Margins:
         """
         import pyarrow as pa
 
-        table = pa.table({name: make_column(getattr(self, name)) for name in Margins.columns()})
+        columns = {name: make_column(getattr(self, name)) for name in Margins.columns()}
+        table = pa.table({**columns, "certified_by": make_column(list(self.certified_by), "string")})
         shape = list(self.adversarial.shape[1:])
         about = {"format": FORMAT, "norm": self.norm, "shape": shape, "settings": self.settings}
         write_table(parse_path(path), table, about)
@@ -233,8 +258,9 @@ class Margins:
         if path.is_dir():
             folder = RunFolder(path)
             part = folder.find(norm=norm, attack=attack)
-            columns, settings = folder.read_part(part)
-            return Margins(norm=part.norm, settings=settings, **{name: columns[name] for name in Margins.columns()})
+            stored, settings = read_part(folder, part)
+            names = [name for name in (*Margins.columns(), "certified_by") if name in stored]
+            return Margins(norm=part.norm, settings=settings, **{name: stored[name] for name in names})
         hint = "give a file that Margins.save wrote, or a run folder"
         try:
             table = read_table(path, hint=hint)
@@ -247,7 +273,10 @@ class Margins:
         if problem := _find_problem(about, table):
             raise InputError(f"{path} {problem}: {hint}")
         shapes = {"adversarial": about["shape"]}
-        columns = {name: read_column(table, name, shapes.get(name, ())) for name in Margins.columns()}
+        names = [name for name in Margins.columns() if name in table.column_names]  # those of its format
+        columns: dict[str, Any] = {name: read_column(table, name, shapes.get(name, ())) for name in names}
+        if about["format"] >= BOUNDS_SINCE:
+            columns["certified_by"] = tuple(table.column("certified_by").to_pylist())
         return Margins(norm=about["norm"], settings=about["settings"], **columns)
 
 
@@ -258,5 +287,7 @@ def _find_problem(about: dict[str, Any], table: Any) -> str | None:
         return "is not a margins file"
     if about["format"] >= DIGESTS_SINCE and "digest" not in about:
         return "is damaged (it has no digest)"
-    columns = {name: COLUMNS[name] for name in Margins.columns() if name != "adversarial"}
+    columns = {name: COLUMNS[name] for name in Margins.columns() if name in COLUMNS}
+    if about["format"] >= BOUNDS_SINCE:
+        columns |= {name: BOUNDS[name] for name in (*UNBOUNDED, "certified_by")}
     return find_wrong_column(table, columns) or find_wrong_images(table, ["adversarial"], about["shape"])

@@ -101,6 +101,7 @@ def bound(
             closing.run(
                 (right & (relaxed < (1 - tolerance) * distance)).nonzero()[:, 0], Limits(chunk, start + time_left)
             )
+        adversarial_label = session.predict(points)
     lower = torch.where(right, torch.minimum(per_class.amin(1), distance), 0.0)
     name = ALPHA.name if relaxation.exact else relaxation.name
     settings = {
@@ -109,7 +110,7 @@ def bound(
     }  # fmt: skip
     return Brackets(
         norm=norm.name, lower=lower, upper=distance, per_class=per_class, label=samples.labels, prediction=prediction,
-        adversarial=points, seconds=time.monotonic() - start, settings=settings,
+        adversarial=points, adversarial_label=adversarial_label, seconds=time.monotonic() - start, settings=settings,
         certified_by=tuple(
             "" if now == 0 else name if now <= before else relaxation.name
             for now, before in zip(lower.tolist(), relaxed.tolist(), strict=True)

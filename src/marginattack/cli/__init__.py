@@ -2,7 +2,7 @@
 
 import typer
 
-from marginattack.cli import bench, demo, listing, measure, reproduce, results
+from marginattack.cli import bench, bound, demo, listing, measure, reproduce, results
 
 app = typer.Typer(
     help="Measure how far each input is from the decision boundary of a classifier.",
@@ -12,4 +12,5 @@ app = typer.Typer(
 for command in (demo.demo, measure.measure, results.report, results.compare, measure.diagnose, reproduce.reproduce):
     app.command()(command)
 app.command()(bench.bench)
+app.command()(bound.bound)
 app.command("list")(listing.list_)

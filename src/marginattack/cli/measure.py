@@ -45,7 +45,7 @@ def measure(
         return
     if out is None:
         raise ValueError("no run folder given: pass --out RUN")
-    cluster = _make_cluster(engine, address, workers, gpus_per_worker)
+    cluster = make_cluster(engine, address, workers, gpus_per_worker)
     from marginattack.report import text
     from marginattack.runs.engines.serial import serial_engine
     from marginattack.runs.run import run
@@ -81,7 +81,7 @@ def diagnose(flags: dict[str, Any], config: Config = None, set_: Set = None, as_
         raise Exit(1)
 
 
-def _make_cluster(engine: str, address: str | None, workers: int | None, gpus: float | None) -> "Cluster | None":
+def make_cluster(engine: str, address: str | None, workers: int | None, gpus: float | None) -> "Cluster | None":
     """Make the Ray engine; None for the serial one, to which the options of a cluster do not apply."""
     if engine == "ray":
         from marginattack.runs.engines.ray import Cluster

@@ -1,10 +1,9 @@
 """From settings to a finished run folder: diagnose, measure, verify, diagnose again."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,8 @@ from marginattack.analysis.diagnose import MAY_FAIL, Finding, ResultChecks, make
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
+from marginattack.runs.bound_run import Progress, bound_shards
+from marginattack.runs.bounding import check_bounds
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
 from marginattack.runs.failures import end_process_after, model_errors, name_samples
@@ -31,9 +32,6 @@ PROBE_QUERIES = 500  # per sample
 PROBE_SHARE = 0.01  # of the run's passes that the probes may cost
 FAIR_BUDGET = 50  # passes that an attack must have had to be compared with the probe
 
-# (phase, number of samples) ↦ a context whose value is called with the number of samples done
-Progress: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-
 
 def run(
     settings: Settings, out: str | StoragePath, *, progress: Progress, on_finding: Callable[[Finding], None],
@@ -49,6 +47,8 @@ def run(
     before = _diagnose_before(job, on_finding, ignore_findings)
     with open_session(job.make_classifier()) as session:
         check_labels(job, session)
+        if settings.bound is not None:
+            check_bounds(job, session)
         return _run(job, session, out, before, progress, on_finding, engine)
 
 
@@ -66,6 +66,8 @@ def _run(
             failed = _measure(job, folder, session.classifier.device, pool, progress)
             with progress("verifying", len(job.order) * len(job.parts)) as advance:
                 verified = pool.verify(advance)
+            if job.settings.bound is not None:
+                failed += bound_shards(job, folder, pool, progress)
         session = session.configure(batch_size=folder.manifest["sessions"][-1]["batch"])
         with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis of the results"):
             folder.save_traces(_trace_parts(job, folder, session))

@@ -115,6 +115,18 @@ class Settings(_Strict):
         None, gt=0, lt=1, title="PROBABILITY",
         description="With --randomized: with which probability it does, at least; 0.99 unless stated.",
     )  # fmt: skip
+    bound: Literal["ibp", "crown", "alpha", "exact", "lipschitz", "clever", "kkt"] | None = Field(
+        None, title="METHOD",
+        description="Also bound the margins from below: certified by ibp, crown, alpha, exact or lipschitz; estimated "
+        "by clever, which proves nothing; kkt: only the KKT residual, which all of them compute.",
+    )  # fmt: skip
+    time_limit: float | None = Field(
+        None, gt=0, title="SECONDS", description="With --bound: time per sample, on average; what is certified is kept."
+    )
+    radius: float | None = Field(None, gt=0, description="With --bound clever: radius of the ball it samples.")
+    restarts: int = Field(
+        0, ge=0, description="With --bound: further runs of each attack, with other seeds, for the spread of margins."
+    )
 
     @field_validator("randomized", "eot", "rate", "draws", "confidence")
     @classmethod
@@ -123,6 +135,24 @@ class Settings(_Strict):
             raise ValueError("it is for randomised models only: add --randomized")
         if info.field_name == "randomized" and value and info.data.get("lattice"):
             raise ValueError("images at 8 bits are not searched for randomised models: leave out --lattice")
+        return value
+
+    @field_validator("bound", "time_limit", "radius", "restarts")
+    @classmethod
+    def _check_bound(cls, value: Any, info: Any) -> Any:
+        if info.field_name != "bound":
+            if value and not info.data.get("bound"):
+                raise ValueError("it is for bounds only: add --bound METHOD")
+            if value and info.field_name == "radius" and info.data["bound"] != "clever":
+                raise ValueError("it is for CLEVER only: leave it out, or choose clever")
+            if not value and info.field_name == "radius" and info.data.get("bound") == "clever":
+                raise ValueError("CLEVER needs the radius of the ball it samples: add --radius")
+        elif value and info.data.get("target"):
+            raise ValueError("bounds are about any wrong class: they need a run without --target")
+        elif value and info.data.get("randomized"):
+            raise ValueError("bounds are about one function: they need a model that draws no random numbers")
+        elif value and "l0" in info.data.get("norms", []):
+            raise ValueError("bounds need a convex ball: they need a run without --norm l0")
         return value
 
     @field_validator("model", "data", "norms", "attacks", mode="before")

@@ -9,6 +9,7 @@ from torch import Tensor
 from marginattack.core.norms import NORMS
 from marginattack.execution.session import Session
 from marginattack.measuring import measure_samples
+from marginattack.runs.bounding import bound_shard
 from marginattack.runs.failures import Samples, explain_model_error, is_model_error, model_errors, slice_samples
 from marginattack.runs.job import Job
 from marginattack.runs.lattice import search_lattice
@@ -31,6 +32,13 @@ class ShardRunner:
         self.folder.commit(part, shard, columns, images, counts)
         if progress is not None:
             progress(len(self.folder.shards[shard]) - len(columns["id"]))  # those that --only-correct left out
+
+    def bound(self, shard: int, part: Part, batch: int, progress: Callable[[int], None] | None = None) -> None:
+        """Bound the margins of a finished shard; ``progress`` is called with its number of samples."""
+        self._resize(batch)
+        bound_shard(self.job, self.folder, self.session, part, shard)
+        if progress is not None:
+            progress(len(self.folder.shards[shard]))
 
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
         """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""

@@ -4,6 +4,7 @@
     RUN/findings.json                                  what the diagnosis found
     RUN/margins/<attack>-<norm>/part-00000.parquet     one row per sample, numbers only
     RUN/images/<attack>-<norm>/part-00000.parquet      the inputs and their adversarial images
+    RUN/bounds/<attack>-<norm>/part-00000.parquet      the other side of the margins, where asked for (``bounds.py``)
     RUN/traces.parquet                                 each query of the attacks on a few samples
 
 A shard is finished once its margins file exists; its images are written first. File names are deterministic, so that a
@@ -22,7 +23,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from marginattack.errors import InputError, one_line
@@ -104,8 +104,8 @@ class RunFolder:
 
     def finished(self) -> list[tuple[int, Part]]:
         """The shards that are finished, in order."""
-        images = set(self._list("images"))
-        return [each for each in self._list("margins") if each in images]
+        images = set(self.list_shards("images"))
+        return [each for each in self.list_shards("margins") if each in images]
 
     def count_missing(self) -> Counter[str]:
         """By the name of a part, the number of its shards that are not finished."""
@@ -124,7 +124,7 @@ class RunFolder:
         )
         return [each for each in recorded if each not in present]
 
-    def _list(self, kind: str) -> list[tuple[int, Part]]:
+    def list_shards(self, kind: str) -> list[tuple[int, Part]]:
         """The shards with a file of this kind, in order; files that belong to no shard are refused."""
         parts, found = {part.name: i for i, part in enumerate(self.parts)}, []
         for file in self.path.glob(f"{kind}/*/part-*.parquet"):
@@ -183,7 +183,7 @@ class RunFolder:
 
     def read_all(self, parts: Sequence[Part] | None = None) -> Iterator[tuple[int, Part, Any]]:
         """Every finished shard with its margins, one at a time; refuses a folder from which some were lost."""
-        present = self._list("margins")
+        present = self.list_shards("margins")
         for shard, part in self.lost(present):
             hint = "copy the complete run folder, or run the same `measure` command again"
             raise InputError(f"{self.file('margins', part, shard)} is missing, but manifest.json records it: {hint}")
@@ -236,17 +236,6 @@ class RunFolder:
         raise InputError(
             f"{self.path} has {parts}; {len(matches)} of them match {wanted}: state the norm and the attack"
         )
-
-    def read_part(self, part: Part) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The numeric columns and adversarial images of a part, and the settings that it was measured with."""
-        tables = {shard: table for shard, _, table in self.read_all([part])}
-        each = [numeric_columns(table) for table in tables.values()]
-        columns = {name: torch.cat([some[name] for some in each]) for name in each[0]}
-        images = [self.images(part, shard, margins=table) for shard, table in tables.items()]
-        columns["adversarial"] = torch.cat([some["adversarial"] for some in images])
-        identity = self.manifest["identity"]
-        attack = self.manifest["attacks"][part.attack]
-        return columns, {**identity, "attack": attack, "targeted": identity["target"] is not None}
 
     def save_traces(self, traces: Iterable[tuple[Part, dict[str, list[Any]]]]) -> None:
         """Store each query of the attacks on a few samples of each part."""
@@ -328,7 +317,9 @@ class RunFolder:
 
 def numeric_columns(table: Any) -> dict[str, Tensor]:
     """The numeric columns of margins."""
-    return {name: read_column(table, name) for name in table.column_names if COLUMNS.get(name) != "string"}
+    return {
+        name: read_column(table, name) for name in table.column_names if str(table.schema.field(name).type) != "string"
+    }
 
 
 def now() -> str:

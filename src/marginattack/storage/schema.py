@@ -75,6 +75,11 @@ class _Verified(_Fields):
     failed: NonNegativeInt
 
 
+class _Bounds(_Fields):
+    settings: dict[str, Any]
+    digests: dict[str, list[str | None]] = {}
+
+
 class _Manifest(_Fields):
     identity: _Identity
     parts: list[_Part]
@@ -92,6 +97,7 @@ class _Manifest(_Fields):
     finished: str | None = None
     digests: dict[str, list[str | None]] = {}
     files: dict[str, str] = {}
+    bounds: _Bounds | None = None
 
 
 class _Finding(_Fields):

@@ -22,6 +22,7 @@ from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.engines.ray_start import connect
 from marginattack.runs.failures import exceeded
 from marginattack.runs.job import Job
+from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.files import is_disk_full, remove_temporary_files
 from marginattack.storage.paths import is_remote
 from marginattack.storage.run_folder import Part, RunFolder
@@ -107,6 +108,14 @@ class WorkerPool:
         return min(int(batch) for _, batch in self._execute([Task("choose_batch")], _refuse))
 
     def measure(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        return self._compute("measure", self.folder.pending(), batch, progress)
+
+    def bound(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        return self._compute("bound", pending_bounds(self.folder), batch, progress)
+
+    def _compute(
+        self, method: str, pending: list[tuple[int, Part]], batch: int, progress: Callable[[int], None]
+    ) -> list[FailedShard]:
         failed: list[FailedShard] = []
 
         def give_up(task: Task, error: str) -> None:
@@ -114,7 +123,7 @@ class WorkerPool:
             ids = self.job.order[list(self.folder.shards[shard])].tolist()
             failed.append(FailedShard(shard=shard, attack=part.attack, norm=part.norm, error=error, ids=ids))
 
-        tasks = [Task("measure", (shard, part, batch)) for shard, part in self.folder.pending()]
+        tasks = [Task(method, (shard, part, batch)) for shard, part in pending]
         for seconds in self._execute_shards(tasks, give_up, progress):
             self.seconds, self.shards = self.seconds + seconds, self.shards + 1
         if failed and not self.folder.finished():

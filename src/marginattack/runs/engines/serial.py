@@ -16,6 +16,7 @@ from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.failures import end_process_after, exceeded, name_samples
 from marginattack.runs.job import Job
 from marginattack.runs.shards import ShardRunner
+from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.run_folder import Part, RunFolder
 
 HANGS = 2
@@ -39,13 +40,21 @@ class SerialPool:
         return self.runner.job.choose_batch(self.runner.session)
 
     def measure(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        return self._compute(self.runner.measure, self.folder.pending(), batch, progress)
+
+    def bound(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        return self._compute(self.runner.bound, pending_bounds(self.folder), batch, progress)
+
+    def _compute(
+        self, compute: Callable[..., None], pending: list[tuple[int, Part]], batch: int, progress: Callable[[int], None]
+    ) -> list[FailedShard]:
         failed = []
-        for shard, part in sorted(self.folder.pending(), key=lambda each: self.hangs.get(each, 0)):
+        for shard, part in sorted(pending, key=lambda each: self.hangs.get(each, 0)):
             if self.hangs.get((shard, part), 0) >= HANGS:  # the next session tries it again
                 failed.append(self._describe_hang(shard, part, hangs=0))
                 continue
             with self._deadline(shard, part):
-                self.runner.measure(shard, part, batch, progress)
+                compute(shard, part, batch, progress)
         return failed
 
     def verify(self, progress: Callable[[int], None]) -> dict[str, int]:
