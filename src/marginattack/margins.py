@@ -258,9 +258,9 @@ class Margins:
         if path.is_dir():
             folder = RunFolder(path)
             part = folder.find(norm=norm, attack=attack)
-            stored, settings = read_part(folder, part)
-            names = [name for name in (*Margins.columns(), "certified_by") if name in stored]
-            return Margins(norm=part.norm, settings=settings, **{name: stored[name] for name in names})
+            found, settings = read_part(folder, part)
+            names = [name for name in (*Margins.columns(), "certified_by") if name in found]
+            return Margins(norm=part.norm, settings=settings, **{name: found[name] for name in names})
         hint = "give a file that Margins.save wrote, or a run folder"
         try:
             table = read_table(path, hint=hint)

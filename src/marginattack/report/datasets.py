@@ -103,11 +103,12 @@ def _concatenate(parts: Sequence[Columns]) -> Columns:
 
 
 def _curve_columns(series: Series, axis: MarginAxis) -> Columns:
-    """One row per ε: robust accuracy in % with its interval."""
+    """One row per ε: robust accuracy in % with its interval, and the certified share of it."""
     levels = axis.eps_grid()
     hits, *shares = np.array(series.robust_accuracy(levels)).T
     percent = [round_digits(100 * share, 4) for share in shares]
-    return {"eps": levels.tolist(), "hits": hits.astype(int).tolist(),
+    certified = [None if share is None else float(f"{100 * share:.4g}") for share in series.certified_accuracy(levels)]
+    return {"eps": levels.tolist(), "hits": hits.astype(int).tolist(), "certified": certified,
             **dict(zip(("robust", "low", "high"), percent, strict=True))}  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from marginattack._version import __version__
 from marginattack.errors import redact
+from marginattack.report.brackets import HOW_TO_READ
 from marginattack.report.charts import PLOTS, plots_with_data
 from marginattack.report.comparison import compare_series
 from marginattack.report.datasets import MAX_CLASSES, Dataset, View, build_views
@@ -32,7 +33,7 @@ def render_page(runs: Sequence[str | Path], unit: float | int = 1) -> str:
         return str(_load_template().render(
             series=series, several=len(series) > len(groups), views=views, compare=compare_series, unit=unit,
             panels=[describe_view(view) for view in views], runs=describe_runs(stores), max_classes=MAX_CLASSES,
-            findings=collect_findings(stores), version=__version__, style=(FOLDER / "page.css").read_text("utf-8"),
+            findings=collect_findings(stores), how_to_read=HOW_TO_READ, version=__version__, style=(FOLDER / "page.css").read_text("utf-8"),
             data=_embed_json(_collect_data(views, unit)), library=library.result(),
             script=(FOLDER / "page.js").read_text("utf-8"),
         ))  # fmt: skip

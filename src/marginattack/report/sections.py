@@ -9,6 +9,7 @@ import numpy as np
 from marginattack.analysis.statistics import median_or_nan
 from marginattack.report import gallery
 from marginattack.report.axes import bin_numbers
+from marginattack.report.brackets import summarize_brackets
 from marginattack.report.charts import plots_with_data
 from marginattack.report.datasets import View
 from marginattack.report.series import Series
@@ -52,7 +53,8 @@ def describe_view(view: View) -> dict[str, Any]:
     return {
         "norm": view.norm, "symbol": view.axis.symbol, "names": view.series_names, "binned": view.binned,
         "charts": [plot.name for plot in plots_with_data(view)], "shown": view.shown, "classes": len(view.classes),
-        "levels": list(curves), "bins": _tabulate_histogram(view), "confidence": _tabulate_confidence(view),
+        "levels": list(curves), "certified": [series.certified_accuracy(levels) for series in view.group],
+        "brackets": [(series.name, summarize_brackets(series)) for series in view.group if series.bounded], "bins": _tabulate_histogram(view), "confidence": _tabulate_confidence(view),
         "traces": view.datasets["trace"].rows(), "details": [_describe_series(series) for series in view.group],
         "beyond": sum(int((s.columns["distance"][s.found] > view.axis.limit).sum()) for s in view.group),
     }  # fmt: skip

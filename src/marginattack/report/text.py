@@ -8,6 +8,7 @@ import numpy as np
 
 from marginattack.analysis import statistics
 from marginattack.errors import InputError
+from marginattack.report.brackets import HOW_TO_READ, summarize_brackets
 from marginattack.report.series import Series, load_series
 from marginattack.storage.run_folder import RunFolder
 
@@ -27,6 +28,7 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
     levels = tuple(eps) or tuple(level * scale for level in DEFAULT_EPS.get(series.norm, ()))
     robust = statistics.robust_accuracy(margins, series.total, np.array(levels, float))
     at_8_bits = column["distance_255"][mask] * scale if "distance_255" in column else np.array([])
+    certified = series.certified_accuracy(np.array(levels, float) / scale)
     return {
         "attack": series.part.attack, "norm": series.norm, "samples": series.seen, "rows": len(mask),
         "targeted": series.targeted, "accuracy": series.correct / max(series.seen, 1),
@@ -36,9 +38,11 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
         "median_interval": statistics.median_interval(margins),
         "mean_found": float(found.mean()) if len(found) else None,
         "robust": [
-            {"eps": level, "accuracy": row.accuracy, "interval": (row.low, row.high)}
-            for level, row in zip(levels, robust, strict=True)
+            {"eps": level, "accuracy": row.accuracy, "interval": (row.low, row.high),
+             **({} if share is None else {"certified": share})}
+            for level, row, share in zip(levels, robust, certified, strict=True)
         ],
+        **({"bounds": summarize_brackets(series, scale)} if series.bounded else {}),
         "forwards": float(column["forwards"][mask].mean()) if len(margins) else 0.0,
         "backwards": float(column["backwards"][mask].mean()) if len(margins) else 0.0,
         **({"median_at_8_bits": float(np.median(at_8_bits))} if len(at_8_bits) else {}),
@@ -69,11 +73,41 @@ def format_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float | 
         table.add_row(
             part["attack"], part["norm"], f"{part['samples']:,}", f"{part['accuracy']:.1%}", f"{part['success']:.1%}",
             f"{_format_number(part['median'])}\n[{_format_number(low)}, {_format_number(high)}]",
-            "\n".join("{eps:.4g}: {accuracy:6.1%} [{interval[0]:.1%}, {interval[1]:.1%}]".format(**level)
-                      for level in part["robust"]),
+            "\n".join(map(_format_level, part["robust"])),
             f"{part['forwards']:.0f} + {part['backwards']:.0f}",
         )  # fmt: skip
-    return [f"{run['model']} on {run['data']}", table, *_write_remarks(store, run)]
+    return [f"{run['model']} on {run['data']}", table, *_format_brackets(run), *_write_remarks(store, run)]
+
+
+def _format_level(level: dict[str, Any]) -> str:
+    """Robust accuracy at one ε; with bounds, from the certified to the attacked share."""
+    certified = f"{level['certified']:6.1%} to " if "certified" in level else ""
+    return f"{level['eps']:.4g}: {certified}" + "{accuracy:6.1%} [{interval[0]:.1%}, {interval[1]:.1%}]".format(**level)
+
+
+def _format_brackets(run: dict[str, Any]) -> list[Any]:
+    """The bounds of a run: a table of how many brackets are closed, and the widest ones."""
+    from rich.table import Table
+
+    bounded = [(part, part["bounds"]) for part in run["parts"] if "bounds" in part]
+    if not bounded:
+        return []
+    table = Table("attack", "norm", "bounds by", "closed to 1 %", "10 %", "50 %", "median lower / upper", "KKT", "spread")
+    lines = ["Robust accuracy: from the certified share to the share that withstands the attack.", table]
+    for part, b in bounded:
+        both = f"{_format_number(b['median_lower'])} / {_format_number(b['median_upper'])}"
+        table.add_row(
+            part["attack"], part["norm"], b["method"], f"{b['closed']['0.01']} of {b['measured']}",
+            str(b["closed"]["0.1"]), str(b["closed"]["0.5"]), f"{both} ({_format_number(b['median_ratio'])})",
+            _format_number(b["median_kkt"]), _format_number(b["median_spread"]),
+        )  # fmt: skip
+        if b["method"] == "clever":
+            wrong = f"{b['estimates_refuted']} exceed the margin, which proves them wrong"
+            lines.append(f"{part['norm']}: CLEVER estimates, not bounds: median {b['median_estimate']:.4g}; {wrong}.")
+        if b["widest"] and b["method"] not in ("clever", "kkt"):
+            named = ", ".join(f"{s['id']} ({s['lower']:.3g} to {s['upper']:.3g})" for s in b["widest"][:5])
+            lines.append(f"{part['norm']}: widest brackets: samples {named}.")
+    return [*lines, HOW_TO_READ]
 
 
 def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:

@@ -1,8 +1,8 @@
 """Bounds in a run folder: one file per shard beside its margins, and both read as one.
 
 A bounds file names the digest of the margins that it belongs to. The manifest records what bounds were computed with
-and the digest of each file. Where a solver or another seed found a nearer adversarial point than the attack, the file holds
-the point, and readers see its distance.
+and the digest of each file. Where a solver or another seed found a nearer adversarial point than the attack, the file
+holds the point, and readers see its distance.
 """
 
 from collections.abc import Mapping, Sequence
