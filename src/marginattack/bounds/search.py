@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from marginattack.bounds.brackets import Brackets
 from marginattack.bounds.closing import Closing
 from marginattack.bounds.graph import Graph, trace
+from marginattack.bounds.lipschitz import certify
 from marginattack.bounds.propagation import ALPHA, IBP, METHODS, Limits, OutOfTime, Propagation, Relaxation
 from marginattack.bounds.regions import make_region
 from marginattack.core.classifier import Bounds, Classifier
@@ -19,6 +20,7 @@ from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins
 
+LIPSCHITZ = Relaxation(name="lipschitz", backward=False)  # no relaxation: a constant of the whole network
 SEARCH_SHARE = 0.3  # of the time for the search, where a solver follows
 FAR = 4.0  # a failed radius this many times the certified one: the next is their geometric mean
 SMALLEST = 1e-4  # of a radius that failed, the first to try where nothing is certified
@@ -47,7 +49,8 @@ def bound(
         upper: The margins that an attack measured for the same inputs in the same norm, or their distances. Without
             them the search starts from the largest distance in the box.
         method: "ibp" (fastest), "crown", "alpha" (tightest), or a ``Relaxation`` with other numbers; "exact" lets a
-            solver close what "alpha" leaves open, in l1 and linf, for small piecewise linear networks.
+            solver close what "alpha" leaves open, in l1 and linf, for small piecewise linear networks; "lipschitz"
+            is for sequences of layers with small Lipschitz constants.
         bounds: The box of a model that is not a Classifier, (lo, hi); (0, 1) unless stated.
         tolerance: The search of a sample ends once the certified radius is within this share of one that failed.
         time_limit: Seconds per sample, on average; what is certified by then is kept.
@@ -81,7 +84,11 @@ def bound(
         if session.randomized is not None:
             raise InputError("the Classifier is randomised: bounds are about one function, so fix its random numbers")
         samples = session.validate(images, labels)
-        graph = trace(session.classifier.model, samples.images[:PROBED].to(session.classifier.device))
+        graph = (
+            None
+            if relaxation is LIPSCHITZ
+            else trace(session.classifier.model, samples.images[:PROBED].to(session.classifier.device))
+        )
         prediction = session.predict(samples.images)
         distance, points = _as_upper(upper, samples, norm)
         right = prediction == samples.labels
@@ -91,11 +98,14 @@ def bound(
         per_class = torch.where(
             torch.nn.functional.one_hot(samples.labels, samples.classes) > 0, torch.inf, 0.0
         ).double()
-        for rows in right.nonzero()[:, 0].split(batch):
-            part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, limits)
-            per_class[rows] = part.run(distance[rows], tolerance)
+        if graph is None:
+            per_class = certify(session, samples, norm)
+        else:
+            for rows in right.nonzero()[:, 0].split(batch):
+                part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, limits)
+                per_class[rows] = part.run(distance[rows], tolerance)
         relaxed = per_class.amin(1)
-        if relaxation.exact:
+        if relaxation.exact and graph is not None:
             far = _farthest(session.classifier, samples, norm)
             closing = Closing(session, graph, samples, norm, per_class, distance, far, points)
             closing.run(
@@ -121,9 +131,10 @@ def bound(
 def _as_relaxation(method: Relaxation | str) -> Relaxation:
     if isinstance(method, Relaxation):
         return method
-    if method not in METHODS:
-        raise InputError(f"no method named {method!r}: choose one of {', '.join(METHODS)}")
-    return METHODS[method]
+    known = {**METHODS, LIPSCHITZ.name: LIPSCHITZ}
+    if method not in known:
+        raise InputError(f"no method named {method!r}: choose one of {', '.join(known)}")
+    return known[method]
 
 
 def _check_numbers(tolerance: float, time_limit: float | None, batch: int, chunk: int) -> None:

@@ -33,7 +33,8 @@ def render_page(runs: Sequence[str | Path], unit: float | int = 1) -> str:
         return str(_load_template().render(
             series=series, several=len(series) > len(groups), views=views, compare=compare_series, unit=unit,
             panels=[describe_view(view) for view in views], runs=describe_runs(stores), max_classes=MAX_CLASSES,
-            findings=collect_findings(stores), how_to_read=HOW_TO_READ, version=__version__, style=(FOLDER / "page.css").read_text("utf-8"),
+            findings=collect_findings(stores), version=__version__, style=(FOLDER / "page.css").read_text("utf-8"),
+            how_to_read=HOW_TO_READ,
             data=_embed_json(_collect_data(views, unit)), library=library.result(),
             script=(FOLDER / "page.js").read_text("utf-8"),
         ))  # fmt: skip

@@ -54,7 +54,8 @@ def describe_view(view: View) -> dict[str, Any]:
         "norm": view.norm, "symbol": view.axis.symbol, "names": view.series_names, "binned": view.binned,
         "charts": [plot.name for plot in plots_with_data(view)], "shown": view.shown, "classes": len(view.classes),
         "levels": list(curves), "certified": [series.certified_accuracy(levels) for series in view.group],
-        "brackets": [(series.name, summarize_brackets(series)) for series in view.group if series.bounded], "bins": _tabulate_histogram(view), "confidence": _tabulate_confidence(view),
+        "brackets": [(series.name, summarize_brackets(series)) for series in view.group if series.bounded],
+        "bins": _tabulate_histogram(view), "confidence": _tabulate_confidence(view),
         "traces": view.datasets["trace"].rows(), "details": [_describe_series(series) for series in view.group],
         "beyond": sum(int((s.columns["distance"][s.found] > view.axis.limit).sum()) for s in view.group),
     }  # fmt: skip

@@ -50,8 +50,10 @@ def build_tables(view: View) -> Iterator[tuple[str, Row, list[Row]]]:
 def _build_bracket_tables(bounded: Sequence[Series]) -> Iterator[tuple[str, Row, list[Row]]]:
     """Yield how many brackets are closed, and the widest ones."""
     both = [(series.name, summarize_brackets(series)) for series in bounded]
-    names = ("method", "measured", "certified", "median_lower", "median_upper", "median_ratio", "median_kkt",
-             "median_spread", "median_estimate")  # fmt: skip
+    names: tuple[str, ...] = (
+        "method", "measured", "certified", "median_lower", "median_upper", "median_ratio", "median_kkt",
+        "median_spread", "median_estimate",
+    )  # fmt: skip
     header: Row = ("run", *(name.replace("_", " ") for name in names), *(f"closed to {s:.0%}" for s in CLOSED))
     yield "brackets", header, [(name, *(b[key] for key in names), *b["closed"].values()) for name, b in both]
     names = ("id", "label", "lower", "upper", "certified_by", "kkt", "spread")

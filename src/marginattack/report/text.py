@@ -92,7 +92,9 @@ def _format_brackets(run: dict[str, Any]) -> list[Any]:
     bounded = [(part, part["bounds"]) for part in run["parts"] if "bounds" in part]
     if not bounded:
         return []
-    table = Table("attack", "norm", "bounds by", "closed to 1 %", "10 %", "50 %", "median lower / upper", "KKT", "spread")
+    table = Table(
+        "attack", "norm", "bounds by", "closed to 1 %", "10 %", "50 %", "median lower / upper", "KKT", "spread"
+    )
     lines = ["Robust accuracy: from the certified share to the share that withstands the attack.", table]
     for part, b in bounded:
         both = f"{_format_number(b['median_lower'])} / {_format_number(b['median_upper'])}"
