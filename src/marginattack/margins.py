@@ -135,6 +135,27 @@ class Margins:
         robust = (self.distance > levels[..., None]) & (self.prediction == self.label)
         return robust.to(torch.float64).mean(-1).tolist()
 
+    def certified_accuracy(self, eps: float | Sequence[float]) -> Any:
+        """Return the share of samples that are classified correctly and certified up to ``eps``.
+
+        Args:
+            eps: one distance or several, in the unit of the pixels.
+
+        Returns:
+            A float for one distance, a list of floats for several; at most the robust accuracy, 0 without bounds.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> model, images = torch.nn.Flatten(), torch.tensor([[0.9, 0.2], [0.5, 0.1]])
+            >>> margins = ma.measure(model, images, [0, 0], norm="linf")
+            >>> ma.bound(model, images, [0, 0], norm="linf", upper=margins).add_to(margins).certified_accuracy(0.3)
+            0.5
+        """
+        levels = torch.as_tensor(eps, dtype=torch.float64)
+        certified = (self.lower >= levels[..., None]) & (self.prediction == self.label)
+        return certified.to(torch.float64).mean(-1).tolist()
+
     def summary(self) -> dict[str, float | int]:
         """Return the main figures of the result.
 

@@ -12,12 +12,12 @@ MAX_WIDEST = 10
 HOW_TO_READ = (
     "Certified: no adversarial example is nearer; between both sides nothing is known. KKT residual: how much nearer "
     "one lies if the boundary stays as flat as it is at the one found; near 0 the attack ended in a local minimum, "
-    "else it stopped early or the boundary curves. Spread: by how much the margins of other seeds exceed the least; well "
-    "above 0 there are several local minima, and a nearer one may have been missed. Neither is a bound."
+    "else it stopped early or the boundary curves. Spread: by how much the margins of other seeds exceed the least; "
+    "well above 0 there are several local minima, and a nearer one may have been missed. Neither is a bound."
 )
 
 
-def summarize_brackets(series: Series, scale: float = 1.0) -> dict[str, Any]:
+def summarize_brackets(series: Series, scale: float | int = 1) -> dict[str, Any]:
     """Summarize the bounds of a series that has some; distances are multiplied by ``scale``."""
     column = {name: values[series.measured] for name, values in series.columns.items()}
     lower, upper = column["lower"], column["distance"]
@@ -38,7 +38,7 @@ def summarize_brackets(series: Series, scale: float = 1.0) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _list_widest(series: Series, column: dict[str, np.ndarray], scale: float) -> list[dict[str, Any]]:
+def _list_widest(series: Series, column: dict[str, np.ndarray], scale: float | int) -> list[dict[str, Any]]:
     """The samples whose sides are furthest apart; those without an adversarial example first."""
     with np.errstate(invalid="ignore"):
         width = np.where(np.isinf(column["lower"]), 0.0, column["distance"] - column["lower"])

@@ -146,7 +146,7 @@ class Settings(_Strict):
             if value and info.field_name == "radius" and info.data["bound"] != "clever":
                 raise ValueError("it is for CLEVER only: leave it out, or choose clever")
             if not value and info.field_name == "radius" and info.data.get("bound") == "clever":
-                raise ValueError("CLEVER needs the radius of the ball it samples: add --radius")
+                raise ValueError("the radius of the ball that CLEVER samples is missing: add --radius")
         elif value and info.data.get("target"):
             raise ValueError("bounds are about any wrong class: they need a run without --target")
         elif value and info.data.get("randomized"):
