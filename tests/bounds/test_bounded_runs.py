@@ -238,3 +238,12 @@ def test_runs_that_cannot_be_bounded(plain: Path) -> None:
     assert "is not a run folder" in marginattack("bound", plain.parent, code=2)
     assert "lipschitz bounds do not cover Small" in marginattack("bound", plain, *CROWN[:3], "lipschitz", code=2)
     assert not (plain / "bounds").exists()
+
+
+def test_ray_gives_the_same_bounds(folder: Path, plain: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'marginattack[ray]'")
+    ray = ("--engine", "ray", "--workers", "1", "--device", "cpu")
+    result = Command([sys.executable, "-m", "marginattack", "bound", str(plain), *CROWN, *ray]).wait()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert repr(content(plain)) == repr(content(folder / "crown"))
+    assert RunFolder(plain).manifest["sessions"][-1]["engine"] == "ray"

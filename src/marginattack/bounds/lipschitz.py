@@ -66,9 +66,13 @@ def certify(session: Session, samples: Batch, norm: Norm) -> Tensor:
     Raises:
         InputError: The model is not a sequence of layers whose Lipschitz constants are known.
     """
+    classifier = session.classifier
+    if (dtype := classifier.dtype or samples.images.dtype) not in (torch.float32, torch.float64):
+        name = str(dtype).removeprefix("torch.")
+        raise InputError(f"model computes in {name}: bounds need float32 or float64, such as model.float()")
     logits = session.logits(samples.images).double()
     with torch.no_grad():
-        layers = list(_unfold(session.classifier.model, samples.images[:1].to(session.classifier.device)))
+        layers = list(_unfold(classifier.model, samples.images[:1].to(classifier.device, dtype)))
         *factors, last = (_factor(layer) for layer in layers)
         pairs = torch.full((samples.classes,) * 2, 2**0.5 * last, dtype=torch.float64)
         if isinstance(layers[-1].module, nn.Linear):
@@ -77,7 +81,7 @@ def certify(session: Session, samples: Batch, norm: Norm) -> Tensor:
     slope = pairs[samples.labels] * torch.tensor(factors, dtype=torch.float64).prod()
     if norm.name == "linf":
         slope = slope * samples.images[0].numel() ** 0.5  # ‖δ‖₂ ≤ √d ‖δ‖∞; in ℓ1, ‖δ‖₂ ≤ ‖δ‖₁
-    rounding = ALLOWANCE * session.classifier.rounding_unit(samples.images.dtype) * logits.abs().amax(1, keepdim=True)
+    rounding = ALLOWANCE * torch.finfo(dtype).eps * logits.abs().amax(1, keepdim=True)
     gap = logits.gather(1, samples.labels[:, None]) - logits - rounding
     certified = torch.where(gap > 0, gap / slope, 0.0)
     return certified.scatter(1, samples.labels[:, None], torch.inf)
