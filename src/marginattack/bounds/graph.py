@@ -1,7 +1,9 @@
 """A model as a graph of affine and non-linear operations, traced by torch.export; unknown operations are refused."""
 
+import io
 import logging
 import warnings
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,9 +65,9 @@ def trace(model: nn.Module, images: Tensor) -> Graph:
     images = images.to(dtype)
     example = images[torch.arange(SAMPLES, device=images.device) % len(images)].clone()
     silenced = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # torch.export logs what it also raises, over many lines
+    logging.disable(logging.CRITICAL)  # torch.export logs and prints what it also raises, over many lines
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.export.export(model, (example,), strict=False)
     except Exception as error:
