@@ -154,7 +154,9 @@ def test_a_solver_and_other_seeds_move_the_upper_side(tmp_path: Path) -> None:
 
 def test_clever_is_marked_as_an_estimate(plain: Path) -> None:
     words = ("bound", plain, *CROWN[:3], "clever")
-    assert "setting radius is None: the radius of the ball that CLEVER samples is missing" in marginattack(*words, code=2)
+    assert "setting radius is None: the radius of the ball that CLEVER samples is missing" in marginattack(
+        *words, code=2
+    )
     text = marginattack(*words, "--radius", 0.5)
     assert "linf: CLEVER estimates, not bounds: median 0." in text
     assert "exceed the margin, which proves them wrong" in text
@@ -189,7 +191,9 @@ def test_damaged_bounds_are_refused(crown: Path, damage: str) -> None:
     column, value, message = DAMAGE[damage]
     file = crown / "bounds/race-l2/part-00000.parquet"
     rewrite(file, column, value)
-    with pytest.raises(ma.InputError, match=rf"part-00000.parquet ({message}).*: delete it and run `marginattack bound`"):
+    with pytest.raises(
+        ma.InputError, match=rf"part-00000.parquet ({message}).*: delete it and run `marginattack bound`"
+    ):
         ma.Margins.load(crown, norm="l2")
     assert str(file) in marginattack("report", crown, "--text", code=2)
 

@@ -93,7 +93,10 @@ class Residual(nn.Module):
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "other weights": (lambda: Cheat(64, 4), r"Cheat \(1\) computes something else than its weights say"),
-    "by name only": (lambda: nn.Sequential(GroupSort(), nn.Linear(64, 4)), r"GroupSort \(1.0\) stretches a change 1.1 tim"),
+    "by name only": (
+        lambda: nn.Sequential(GroupSort(), nn.Linear(64, 4)),
+        r"GroupSort \(1.0\) stretches a change 1.1 tim",
+    ),
     "residual": (Residual, r"lipschitz bounds do not cover Residual \(1\): they need an nn.Sequential"),
     "batch norm": (lambda: nn.BatchNorm1d(64), r"do not cover BatchNorm1d \(1\)"),
     "half precision": (lambda: nn.Linear(64, 4).bfloat16(), "model computes in bfloat16: bounds need float32"),
