@@ -105,7 +105,7 @@ def measure_samples(
     parts, used = [], session
     for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
         settings |= used.describe()
-        parts.append(Margins(norm=norm.name, settings=settings, **columns))
+        parts.append(Margins(norm=norm.name, settings=settings, certified_by=(), **columns))
         if progress is not None:
             progress(len(columns["label"]))
     return Margins.join(parts), used

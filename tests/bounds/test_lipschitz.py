@@ -1,4 +1,4 @@
-"""Lipschitz bounds: certified norms of layers, and networks of deel-torchlip and orthogonium where they are installed."""
+"""Lipschitz bounds: certified norms of layers, and networks of deel-torchlip and orthogonium where installed."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,6 @@
 """marginattack bound: the other side of the margins of a finished run."""
 
+import sys
 from functools import partial
 from typing import Annotated, Any
 
@@ -46,5 +47,8 @@ def bound(
         print(text.dump_json(text.summarize_run(store, unit=unit)))
     else:
         show(*text.format_run(store, unit=unit))
+    for failed in store.manifest["failed_shards"]:
+        line = "{attack} {norm}, shard {shard}, failed: {error}".format(**failed)
+        print(f"marginattack: {line}", file=sys.stderr)
     if store.manifest["failed_shards"]:
         raise Exit(1)

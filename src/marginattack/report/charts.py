@@ -46,8 +46,12 @@ def draw_curve(view: View, log: bool = False) -> Chart:
     y = alt.Y("robust:Q", title="robust accuracy, %", scale=alt.Scale(domain=[0, 100]))
     band = base.mark_area(clip=True).encode(
         x, alt.Y("low:Q", title="robust accuracy, %"), alt.Y2("high:Q"), color=style["color"],
-        opacity=opacity_if(legend, 0.08 if bounded else 0.2, 0.03),
+        opacity=opacity_if(legend, 0.2, 0.03),
     )  # fmt: skip
+    dotted = base.mark_line(strokeWidth=1, strokeDash=[1, 3], clip=True)
+    ends = [
+        dotted.encode(x, alt.Y(f"{end}:Q", title="robust accuracy, %"), color=style["color"]) for end in ("low", "high")
+    ]
     line = base.mark_line(strokeWidth=2, clip=True).encode(x, y, **style, opacity=opacity_if(legend, 1.0, 0.12))
     points = base.mark_point(size=60, filled=True).encode(
         x, y, color=style["color"], opacity=opacity_if(hover, 1.0, 0.0),
@@ -61,11 +65,9 @@ def draw_curve(view: View, log: bool = False) -> Chart:
     certified = known.encode(x, alt.Y("certified:Q", title="robust accuracy, %"), color=colour, opacity=fade[0])
     unknown = known.encode(x, alt.Y("certified:Q", title="robust accuracy, %"), alt.Y2("robust:Q"),
                            color=alt.value(GREY), opacity=fade[1])  # fmt: skip
-    sides = [certified, unknown] if bounded else []
+    sides = [certified, unknown, *ends] if bounded else [band]
     ruler = base.transform_filter(hover).mark_rule(strokeDash=[2, 3]).encode(x)
-    return alt.layer(
-        *sides, band, line.add_params(legend), ruler, points.add_params(hover, click), *draw_pin(label=True)
-    )
+    return alt.layer(*sides, line.add_params(legend), ruler, points.add_params(hover, click), *draw_pin(label=True))
 
 
 def draw_histogram(view: View) -> Chart:

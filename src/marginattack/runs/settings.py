@@ -145,6 +145,8 @@ class Settings(_Strict):
                 raise ValueError("it is for bounds only: add --bound METHOD")
             if value and info.field_name == "radius" and info.data["bound"] != "clever":
                 raise ValueError("it is for CLEVER only: leave it out, or choose clever")
+            if not value and info.field_name == "time_limit" and info.data.get("bound") == "exact":
+                raise ValueError("a solver may take hours per sample: add --time-limit SECONDS")
             if not value and info.field_name == "radius" and info.data.get("bound") == "clever":
                 raise ValueError("the radius of the ball that CLEVER samples is missing: add --radius")
         elif value and info.data.get("target"):

@@ -36,8 +36,9 @@ def add_bounds(run: Path, *, leave_out: int = 0) -> Path:
         lower = np.where(np.isfinite(distance), distance * draws.choice([0.0, 0.3, 0.95, 0.995], n), 0.0)
         columns = {
             "id": table.column("id").to_numpy(), "lower": lower, "upper": distance,
-            "certified_by": np.where(lower > 0, "crown", "").tolist(), "kkt": draws.random(n), "spread": np.full(n, NAN),
+            "certified_by": np.where(lower > 0, "crown", "").tolist(), "kkt": draws.random(n),
             "adversarial_label": table.column("adversarial_label").to_numpy(), "estimate": np.full(n, NAN),
+            "spread": np.full(n, NAN),
             "adversarial": torch.zeros(n, *folder.manifest["data"]["shape"]),
         }  # fmt: skip
         commit_bounds(folder, part, shard, table, columns, SETTINGS)
@@ -107,7 +108,7 @@ def test_charts_and_pages_with_and_without_bounds(bounded: Path, tmp_path: Path)
     (view,) = build_views(group_by_norm(read_runs([bounded])))
     curve = next(plot for plot in PLOTS if plot.name == "curve").to_spec(view, validate=True)
     areas = [layer["encoding"]["y"]["field"] for layer in curve["layer"] if layer["mark"].get("type") == "area"]
-    assert areas == ["certified", "certified", "low"]
+    assert areas == ["certified", "certified"]
     plain = made_up_run(tmp_path / "plain", 100, norms=("l2",), seed=1)
     page = render_page([bounded])
     assert 'id="brackets"' in page
