@@ -75,44 +75,60 @@ def bound(
     _check_numbers(tolerance, time_limit, batch, chunk)
     if isinstance(model, Classifier | Session) and bounds is not None:
         raise InputError("bounds are given twice: omit them, since the Classifier has its own")
-    start = time.monotonic()
     classifier = model if isinstance(model, Classifier | Session) else Classifier(model, bounds=bounds)
+    numbers = _Numbers(time.monotonic(), tolerance, time_limit, batch, chunk)
     with open_session(classifier) as session:
-        if session.randomized is not None:
-            raise InputError("the Classifier is randomised: bounds are about one function, so fix its random numbers")
-        samples = session.validate(images, labels)
-        graph = trace(session.classifier.model, samples.images[:PROBED].to(session.classifier.device))
-        prediction = session.predict(samples.images)
-        distance, points = _as_upper(upper, samples, norm)
-        right = prediction == samples.labels
-        distance = torch.where(right, distance, 0.0)
-        time_left = float("inf") if time_limit is None else time_limit * len(samples)
-        limits = Limits(chunk, start + (SEARCH_SHARE if relaxation.exact else 1) * time_left)
-        per_class = torch.where(
-            torch.nn.functional.one_hot(samples.labels, samples.classes) > 0, torch.inf, 0.0
-        ).double()
-        for rows in right.nonzero()[:, 0].split(batch):
-            part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, limits)
-            per_class[rows] = part.run(distance[rows], tolerance)
-        relaxed = per_class.amin(1)
-        if relaxation.exact:
-            far = _farthest(session.classifier, samples, norm)
-            closing = Closing(session, graph, samples, norm, per_class, distance, far, points)
-            closing.run(
-                (right & (relaxed < (1 - tolerance) * distance)).nonzero()[:, 0], Limits(chunk, start + time_left)
-            )
+        return _bracket(session, session.validate(images, labels), norm, upper, relaxation, numbers)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The numbers of one call."""
+
+    start: float
+    tolerance: float
+    time_limit: float | None
+    batch: int
+    chunk: int
+
+
+def _bracket(
+    session: Session, samples: Batch, norm: Norm, upper: Margins | Tensor | None, relaxation: Relaxation, given: _Numbers
+) -> Brackets:
+    """The brackets of validated samples: the search, then what closes them."""
+    if session.randomized is not None:
+        raise InputError("the Classifier is randomised: bounds are about one function, so fix its random numbers")
+    graph = trace(session.classifier.model, samples.images[:PROBED].to(session.classifier.device))
+    prediction = session.predict(samples.images)
+    distance, points = _as_upper(upper, samples, norm)
+    right = prediction == samples.labels
+    distance = torch.where(right, distance, 0.0)
+    time_left = float("inf") if given.time_limit is None else given.time_limit * len(samples)
+    limits = Limits(given.chunk, given.start + (SEARCH_SHARE if relaxation.exact else 1) * time_left)
+    mine = torch.nn.functional.one_hot(samples.labels, samples.classes) > 0
+    per_class = torch.where(mine, torch.inf, 0.0).double()
+    for rows in right.nonzero()[:, 0].split(given.batch):
+        part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, limits)
+        per_class[rows] = part.run(distance[rows], given.tolerance)
+    relaxed, names = per_class.amin(1), {}
+    if relaxation.exact:
+        far = _farthest(session.classifier, samples, norm)
+        closing = Closing(session, graph, samples, norm, per_class, distance, far, points)
+        rows = (right & (relaxed < (1 - given.tolerance) * distance)).nonzero()[:, 0]
+        names = closing.run(rows, given.tolerance, Limits(given.chunk, given.start + time_left))
     lower = torch.where(right, torch.minimum(per_class.amin(1), distance), 0.0)
     name = ALPHA.name if relaxation.exact else relaxation.name
     settings = {
-        "method": repr(relaxation), "tolerance": tolerance, "time_limit": time_limit, "torch": str(torch.__version__),
+        "method": repr(relaxation), "tolerance": given.tolerance, "time_limit": given.time_limit,
+        "torch": str(torch.__version__),
         "bounds": [float(session.classifier.lo.min()), float(session.classifier.hi.max())],
     }  # fmt: skip
     return Brackets(
         norm=norm.name, lower=lower, upper=distance, per_class=per_class, label=samples.labels, prediction=prediction,
-        adversarial=points, seconds=time.monotonic() - start, settings=settings,
+        adversarial=points, seconds=time.monotonic() - given.start, settings=settings,
         certified_by=tuple(
-            "" if now == 0 else name if now <= before else relaxation.name
-            for now, before in zip(lower.tolist(), relaxed.tolist(), strict=True)
+            "" if now == 0 else name if now <= before else names[row]
+            for row, (now, before) in enumerate(zip(lower.tolist(), relaxed.tolist(), strict=True))
         ),
     )  # fmt: skip
 
