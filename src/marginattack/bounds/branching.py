@@ -1,14 +1,14 @@
 r"""Branch and bound over the signs of ReLUs: proves that a region holds no adversarial point.
 
-A domain is the part of the region where some ReLUs have a fixed sign s. Its bound is that of CROWN with optimised slopes
-α and one multiplier β ≥ 0 per fixed sign (Wang et al. 2021): for the label's lead c over a class,
+A domain is the part of the region where some ReLUs have a fixed sign s. Its bound is that of CROWN with optimised
+slopes α and one multiplier β ≥ 0 per fixed sign (Wang et al. 2021): for the label's lead c over a class,
 
 .. math:: \min_{domain} c(x) \ge \max_{\alpha, \beta} \min_{region} \underline{c}_\alpha(x) - \beta^\top (s \odot z(x))
 
 Where it is positive, the domain is done. Where it is not, adversarial points can lie only where the linear function on
-the right is not positive either. Near the margin that is a thin cap of the ball. Intersecting the region with it tightens
-the bounds of all neurons, often until few signs are open (compare Kotha et al. 2023); then the domain is split at
-the neuron whose relaxation costs most. All bounds hold in floating point, as those of CROWN do.
+the right is not positive either. Near the margin that is a thin cap of the ball. Intersecting the region with it
+tightens the bounds of all neurons, often until few signs are open (compare Kotha et al. 2023); then the domain is split
+at the neuron whose relaxation costs most. All bounds hold in floating point, as those of CROWN do.
 """
 
 from dataclasses import dataclass, replace
@@ -26,6 +26,7 @@ Table = dict[tuple[str, int], Tensor]  # one row per domain: what it holds, and 
 ROOT = replace(CROWN, inner_steps=10)
 ROOT_STEPS, STEPS, LEAF_STEPS = 40, 10, 200  # of Adam on slopes and multipliers
 SLOPE_RATE, MULTIPLIER_RATE = 0.1, 0.2
+SLACK = 1.5  # times the rounding at the root
 CACHED = 2**18  # numbers per tensor that stay in a processor's cache
 WORTHWHILE = 0.9  # bounds of all domains together, over those before: below this, tightening again pays
 LOOKED_AT = 8  # domains per round whose least point may lead to an adversarial one
@@ -91,7 +92,8 @@ class Branching:
         with torch.no_grad():
             whole = Propagation(self.graph, self.region, ROOT, self.limits)
             seen: dict[int, Tensor] = {}
-            whole.linear(len(self.graph.nodes) - 1, Rows(self.leads[None]), seen=seen)
+            error = whole.linear(len(self.graph.nodes) - 1, Rows(self.leads[None]), seen=seen).error[0]
+        self.slack = SLACK * error  # per goal: bounds above this are positive after rounding, too
         self.scale = {z: float(seen[z].abs().mean()) for z in self.inputs}  # of multipliers
         table: Table = {("goal", 0): torch.arange(n, device=self.leads.device)}
         for z in self.inputs:
@@ -159,7 +161,7 @@ class Branching:
 
         for _ in range(steps):
             value, _ = propagation.concretise(function(), region)
-            if bool((value > 0).all()):
+            if bool((value[:, 0] > self.slack[table["goal", 0]]).all()):
                 break
             adam.zero_grad()
             torch.where(torch.isfinite(value), -value, 0).sum().backward()
@@ -175,10 +177,14 @@ class Branching:
 
     def _cut(self, function: Linear) -> tuple[Tensor, Tensor]:
         """g and k such that only points with gᵀx + k ≤ 0 can be adversarial."""
-        assert function.rows is not None
-        g, constant = function.rows.widen(self.graph.nodes[0].shape).a[:, 0].flatten(1), function.constant
+        constant = function.constant
         error = function.error + rounding(64, constant.dtype) * constant.abs()
-        return g, (constant - ERROR_FACTOR * error)[:, 0]
+        return self._coefficients(function)[:, 0], (constant - ERROR_FACTOR * error)[:, 0]
+
+    def _coefficients(self, function: Linear) -> Tensor:
+        """(n, rows, d)"""
+        assert function.rows is not None
+        return function.rows.widen(self.graph.nodes[0].shape).a.flatten(2)
 
     def _choose(self, propagation: Propagation, seen: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
         """For each domain the neuron whose relaxation costs most: its node, −1 where no sign is open, and its place."""
@@ -194,6 +200,24 @@ class Branching:
         score, best = torch.stack(scores).max(0)
         node = torch.tensor(list(self.relus.values()), device=score.device)[best]
         return torch.where(score > 0, node, -1), torch.stack(places).gather(0, best[None])[0]
+
+    def leaves(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The polytopes A x ≤ b of domains without an open sign, with their adversarial points; A, b and the goal."""
+        table = take(self.work, (self.work["node", 0] < 0).nonzero()[:, 0])
+        found = []
+        for row in range(len(table["goal", 0])):
+            one = take(table, torch.tensor([row], device=self.leads.device))
+            given = {z: (one["low", z], one["high", z]) for z in self.inputs}
+            with torch.no_grad():
+                whole = Propagation(self.graph, self.region, CROWN, self.limits, given)
+                rows = [(len(self.graph.nodes) - 1, self.leads[one["goal", 0]][None])]
+                for z in self.inputs:
+                    side = 1 - 2 * (one["low", z] >= 0).to(self.leads).flatten()
+                    rows.append((z, torch.diag(side).view(1, len(side), *self.graph.nodes[z].shape)))
+                parts = [whole.linear(node, Rows(each)) for node, each in rows]
+            a = torch.cat([self._coefficients(part)[0] for part in parts])
+            found.append((a, -torch.cat([part.constant[0] for part in parts]), one["goal", 0][0]))
+        return found
 
     def _least_points(self, table: Table) -> Tensor:
         """Where the linear function of each domain is least in the region."""

@@ -1,4 +1,4 @@
-"""Close brackets exactly: branch and bound at the radius that closes them, then mixed-integer programs where it is stuck.
+"""Close brackets exactly: branch and bound at the radius that closes them; mixed-integer programs where pools are.
 
 A bracket is closed once no adversarial point lies within (1 − tolerance) times the nearest known distance: a question of
 yes or no at one radius. A nearer point that turns up on the way lowers that radius; domains that are done stay done.
@@ -6,16 +6,25 @@ yes or no at one radius. A nearer point that turns up on the way lowers that rad
 
 import time
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 
 import torch
 from torch import Tensor
 
 from marginattack.bounds.branching import Branching
-from marginattack.bounds.exact import NORMS, Encoding, Matrices, encode, make_matrices, solve_class
+from marginattack.bounds.exact import (
+    NORMS,
+    Encoding,
+    Matrices,
+    check_piecewise_linear,
+    encode,
+    make_matrices,
+    solve_class,
+)
 from marginattack.bounds.graph import Graph
+from marginattack.bounds.leaves import nearest_point
 from marginattack.bounds.propagation import CROWN, Limits, OutOfTime, Propagation
 from marginattack.bounds.regions import Region, make_region
+from marginattack.bounds.relaxations import MaxPool
 from marginattack.core.box import Box
 from marginattack.core.norms import Norm
 from marginattack.core.validation import Batch
@@ -31,14 +40,6 @@ NEARER = 1e-5  # a nearer point is nearer by this share, and this share of the l
 FIRST_SHARE = 0.7  # of a sample's time for the radius that closes its bracket; smaller ones get the rest
 
 
-class Outcome(Enum):
-    """How branch and bound ends."""
-
-    PROVEN = auto()
-    STUCK = auto()  # a domain with all signs fixed could not be decided
-    OUT_OF_TIME = auto()
-
-
 @dataclass(frozen=True, eq=False)
 class Closing:
     """What is worked on: validated samples, what is certified towards each class, and the nearest known points."""
@@ -52,76 +53,70 @@ class Closing:
     farthest: Tensor  # (n,) the largest distance inside the box
     adversarial: Tensor  # like the images, at distance upper
 
-    def run(self, rows: Tensor, tolerance: float, limits: Limits) -> dict[int, str]:
-        """Close these samples; the time left is shared out evenly. Returns what certified each of them.
+    def run(self, rows: Tensor, tolerance: float, limits: Limits) -> str:
+        """Close these samples; the time left is shared out evenly. Returns what their certificates are called.
 
         Raises:
             InputError: The network is not piecewise linear.
         """
-        matrices, names = make_matrices(self.graph), {}
+        check_piecewise_linear(self.graph)
+        pooled = self.norm.name in NORMS and any(isinstance(node.rule, MaxPool) for node in self.graph.nodes)
+        matrices = make_matrices(self.graph) if pooled else None
         for place, row in enumerate(rows.tolist()):
             now = time.monotonic()
             own = replace(limits, deadline=now + (limits.deadline - now) / (len(rows) - place))
             if not bool(torch.isfinite(torch.minimum(self.upper, self.farthest)[row])):
                 continue
-            names[row] = "exact"
-            if self._close(row, tolerance, own):
-                continue
-            before = float(self.per_class[row].min())
-            if self.norm.name in NORMS and time.monotonic() < own.deadline:
+            if matrices is None:
+                self._close(row, tolerance, own)
+            else:
                 self._program(row, matrices, own)
-                names[row] = "milp" if float(self.per_class[row].min()) > before else "exact"
-        return names
+        return "exact" if matrices is None else "milp"
 
-    def _close(self, row: int, tolerance: float, limits: Limits) -> bool:
-        """Branch and bound at the radius that closes the bracket, and where time runs out at smaller ones.
-
-        Returns False where it is stuck: only a solver can go on.
-        """
+    def _close(self, row: int, tolerance: float, limits: Limits) -> None:
+        """Branch and bound at the radius that closes the bracket, and where that fails at smaller ones."""
         now = time.monotonic()
         first = replace(limits, deadline=now + FIRST_SHARE * (limits.deadline - now))
         failed = 1 - INSIDE * tolerance  # shares of the nearest known distance
-        outcome = self._branch(row, failed, first)
-        while outcome is Outcome.OUT_OF_TIME and (now := time.monotonic()) < limits.deadline:
+        if self._branch(row, failed, first):
+            return
+        while (now := time.monotonic()) < limits.deadline:
             certified = float(self.per_class[row].min()) / self._reach(row)
             share = (certified + failed) / 2
             if share - certified < tolerance:
                 break
-            if self._branch(row, share, replace(limits, deadline=(now + limits.deadline) / 2)) is not Outcome.PROVEN:
+            if not self._branch(row, share, replace(limits, deadline=(now + limits.deadline) / 2)):
                 failed = share
-        return outcome is not Outcome.STUCK
 
     def _reach(self, row: int) -> float:
         """The distance that matters: of the nearest known point, or of the farthest one of the box."""
         return float(torch.minimum(self.upper, self.farthest * WHOLE)[row])
 
-    def _branch(self, row: int, share: float, limits: Limits) -> "Outcome":
-        """Branch and bound within a share of the distance that matters."""
+    def _branch(self, row: int, share: float, limits: Limits) -> bool:
+        """Branch and bound within a share of the distance that matters; whether it proves that no point is there."""
         certified, device = self.per_class[row], self.session.classifier.device
         label = int(self.samples.labels[row])
         goals = (certified < share * self._reach(row)).nonzero()[:, 0]
         unit = torch.eye(self.samples.classes, dtype=torch.float64, device=device)
-        outcome, search = Outcome.OUT_OF_TIME, None
+        search = None
         try:
             search = Branching(
                 self.graph.to(torch.float64), self._region(row, share), unit[label] - unit[goals.to(device)], limits
             )
             while len(search.open_goals()):
-                if self._look(row, search.points):
-                    search.region, search.stuck = self._region(row, share), False
-                elif search.stuck:
+                if not self._look(row, search.points) and search.stuck and not self._settle(row, search, goals):
                     break
+                search.region = self._region(row, share)
                 search.step()
-            outcome = Outcome.STUCK if len(search.open_goals()) else Outcome.PROVEN
         except OutOfTime:
-            pass
-        if search is not None:
-            radius = float(search.region.radius) / GROWN
-            proven = torch.ones(len(goals), dtype=torch.bool)
-            proven[search.open_goals().cpu()] = False
-            value = torch.inf if radius >= float(self.farthest[row]) else radius
-            certified[goals[proven]] = certified[goals[proven]].clamp(min=value)
-        return outcome
+            if search is None:
+                return False
+        proven = torch.ones(len(goals), dtype=torch.bool)
+        proven[search.open_goals().cpu()] = False
+        radius = float(search.region.radius) / GROWN
+        value = torch.inf if radius >= float(self.farthest[row]) else radius
+        certified[goals[proven]] = certified[goals[proven]].clamp(min=value)
+        return bool(proven.all())
 
     def _region(self, row: int, share: float) -> Region:
         """The region within a share of the distance that matters; the whole box where no point is known."""
@@ -157,6 +152,19 @@ class Closing:
             return False
         self.upper[row], self.adversarial[row] = size[best], found[0]
         return True
+
+    def _settle(self, row: int, search: Branching, goals: Tensor) -> bool:
+        """Whether a domain in which the network is linear holds a nearer adversarial point."""
+        image = self.samples.images[row].double()
+        sides = (each.double().expand_as(image) for each in self.session.classifier.bounds_for(image[None]))
+        centre, lo, hi = (each.flatten().numpy() for each in (image, *sides))
+        before = float(self.upper[row])
+        for a, b, goal in search.leaves():
+            point = nearest_point(a.cpu().numpy(), b.cpu().numpy(), centre, lo, hi, self.norm.name)
+            if point is not None:
+                slack = float(search.slack[goal])
+                self._confirm(row, int(goals[goal]), torch.from_numpy(point), slack)
+        return float(self.upper[row]) < before
 
     def _program(self, row: int, matrices: Matrices, limits: Limits) -> None:
         """Mixed-integer programs for the classes that are still open."""

@@ -183,7 +183,7 @@ class Propagation:
         needed = torch.stack([reader.undecided(lo, hi) for reader in readers]).any(0)
         if not bool(needed.any()):
             return
-        lo, hi = lo.clone(), hi.clone()
+        lo, hi = (each.clone(memory_format=torch.contiguous_format) for each in (lo, hi))
         flat_l, flat_u = lo.view(len(lo), -1), hi.view(len(hi), -1)
         most = max(1, self.limits.chunk // (max(prod(node.shape) for node in self.graph.nodes[: index + 1]) * len(lo)))
         rows_of = _own_unit_rows if self.given else _unit_rows

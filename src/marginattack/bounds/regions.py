@@ -94,15 +94,17 @@ def least_value(
     return value, error + rounding(4, a.dtype) * sizes
 
 
-def _multiplier(
-    region: Region, a: Tensor, g: Tensor, k: Tensor, centre: Tensor, down: Tensor, up: Tensor
-) -> Tensor:
+def _multiplier(region: Region, a: Tensor, g: Tensor, k: Tensor, centre: Tensor, down: Tensor, up: Tensor) -> Tensor:
     """The multiplier of the cut, (n, rows, 1), that gives the largest of the values tried; 0 where none helps."""
     spread = torch.maximum(down, up)
     ratio = (a.abs() @ spread.mT) / (g.abs() @ spread.mT).clamp(min=torch.finfo(a.dtype).tiny)
     gain = g @ centre.mT + k
     base, more, width = a @ up.mT, g @ up.mT, (down + up).mT
-    best = (a.clamp(max=0) @ up.mT - a.clamp(min=0) @ down.mT) if region.norm == "linf" else least(region, a, down, up)[..., None]
+    best = (
+        (a.clamp(max=0) @ up.mT - a.clamp(min=0) @ down.mT)
+        if region.norm == "linf"
+        else least(region, a, down, up)[..., None]
+    )
     chosen = torch.zeros_like(ratio)
     for factor in CUT_FACTORS:
         m = factor * ratio

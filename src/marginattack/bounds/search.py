@@ -93,7 +93,12 @@ class _Numbers:
 
 
 def _bracket(
-    session: Session, samples: Batch, norm: Norm, upper: Margins | Tensor | None, relaxation: Relaxation, given: _Numbers
+    session: Session,
+    samples: Batch,
+    norm: Norm,
+    upper: Margins | Tensor | None,
+    relaxation: Relaxation,
+    given: _Numbers,
 ) -> Brackets:
     """The brackets of validated samples: the search, then what closes them."""
     if session.randomized is not None:
@@ -110,12 +115,12 @@ def _bracket(
     for rows in right.nonzero()[:, 0].split(given.batch):
         part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, limits)
         per_class[rows] = part.run(distance[rows], given.tolerance)
-    relaxed, names = per_class.amin(1), {}
+    relaxed, closed_by = per_class.amin(1), ""
     if relaxation.exact:
         far = _farthest(session.classifier, samples, norm)
         closing = Closing(session, graph, samples, norm, per_class, distance, far, points)
         rows = (right & (relaxed < (1 - given.tolerance) * distance)).nonzero()[:, 0]
-        names = closing.run(rows, given.tolerance, Limits(given.chunk, given.start + time_left))
+        closed_by = closing.run(rows, given.tolerance, Limits(given.chunk, given.start + time_left))
     lower = torch.where(right, torch.minimum(per_class.amin(1), distance), 0.0)
     name = ALPHA.name if relaxation.exact else relaxation.name
     settings = {
@@ -127,8 +132,8 @@ def _bracket(
         norm=norm.name, lower=lower, upper=distance, per_class=per_class, label=samples.labels, prediction=prediction,
         adversarial=points, seconds=time.monotonic() - given.start, settings=settings,
         certified_by=tuple(
-            "" if now == 0 else name if now <= before else names[row]
-            for row, (now, before) in enumerate(zip(lower.tolist(), relaxed.tolist(), strict=True))
+            "" if now == 0 else name if now <= before else closed_by
+            for now, before in zip(lower.tolist(), relaxed.tolist(), strict=True)
         ),
     )  # fmt: skip
 
