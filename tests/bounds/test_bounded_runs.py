@@ -136,7 +136,7 @@ def test_a_solver_and_other_seeds_move_the_upper_side(tmp_path: Path) -> None:
     assert bool((margins.distance <= distance).all())
     assert bool((margins.distance < 0.99 * distance).any())
     assert bool(margins.closed.all())
-    assert {*margins.certified_by} <= {"", "exact", "alpha"}
+    assert {*margins.certified_by} <= {"", "exact", "milp", "alpha"}
     with torch.no_grad():
         found = rectified()(margins.adversarial).argmax(1)
     assert torch.equal(found[margins.success], margins.adversarial_label[margins.success])
