@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from marginattack.attacks import ATTACKS, Attack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
-from marginattack.core.norms import Norm, as_norm
+from marginattack.core.norms import Norm, NormLike, as_norm
 from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError
@@ -21,10 +21,11 @@ from marginattack.margins import Margins
 
 
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any, norm: Norm | str = "l2", *,
-    attack: Attack | str | None = None, bounds: Bounds | None = None, budget: int | None = None, targets: Any = None,
-    seed: int = 0, ids: Any = None, batch: int = 256, search: str = "float32", compiled: bool = False,
-    progress: Callable[[int], None] | None = None, randomized: bool | Randomized = False, eot: int | None = None,
+    model: nn.Module | Classifier | Session, images: Any, labels: Any, norm: NormLike = "l2", *,
+    attack: Attack | str | None = None, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
+    budget: int | None = None, targets: Any = None, seed: int = 0, ids: Any = None, batch: int = 256,
+    search: str = "float32", compiled: bool = False, progress: Callable[[int], None] | None = None,
+    randomized: bool | Randomized = False, eot: int | None = None,
 ) -> Margins:  # fmt: skip
     r"""Measure the distance of each input to the decision boundary, and find the adversarial input that shows it.
 
@@ -38,9 +39,12 @@ def measure(
         model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
         images: One input per row, inside ``bounds``.
         labels: Their classes.
-        norm: "l0", "l1", "l2", "linf" or a ``Norm``.
+        norm: "l0", "l1", "l2", "linf" (also "L2", 2, "Linf", ``numpy.inf``, …) or a ``Norm``.
         attack: One of ``marginattack.ATTACKS`` with its settings, or its name; ``Race()`` unless stated.
-        bounds: Lower and upper bound of the inputs; (0, 1) unless stated.
+        bounds: Lower and upper bound: numbers, or arrays that broadcast to an input; (0, 1) unless stated. They may be
+            infinite, and equal for features that stay as they are.
+        scale: Positive numbers that broadcast to an input: the distance is the norm of (x − x₀) / scale.
+        fixed: A boolean mask that broadcasts to an input: these features stay as they are, at any value.
         budget: Forwards + backwards per sample, never exceeded. ``Race`` spends all of it, and 400 where none is given.
         targets: For each input the class to reach; any wrong class unless stated.
         seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
@@ -78,7 +82,8 @@ def measure(
     if batch < 1:
         raise InputError(f"batch is {batch}: it must be at least 1")
     rule = as_randomized(randomized, eot)
-    with open_session(_as_classifier(model, bounds, batch, search, compiled, rule)) as session:
+    space = {"bounds": bounds, "scale": scale, "fixed": fixed}
+    with open_session(_as_classifier(model, space, batch, search, compiled, rule)) as session:
         samples = session.validate(images, labels, targets, ids)
         if search == "auto":
             session = session.configure(search=choose_precision(session, samples, norm, attack, budget))
@@ -92,13 +97,13 @@ def measure_samples(
     progress: Callable[[int], None] | None,
 ) -> tuple[Margins, Session]:  # fmt: skip
     """Measure validated samples, ``batch`` at a time; also return the session with the batch size that fitted."""
-    classifier, rule = session.classifier, session.randomized
+    rule = session.randomized
     if rule is not None and budget is not None and budget < 4 * rule.eot:
         needed = f"two gradients of {rule.eot} draws take {4 * rule.eot} passes"
         raise InputError(f"budget is {budget}, but {needed}: raise the budget, or lower eot")
     settings = {
         "attack": repr(attack), "budget": budget, "seed": seed, "targeted": samples.targets is not None,
-        "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],
+        **session.space.describe(),
         "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
         **({} if rule is None else {"randomized": asdict(rule)}),
     }  # fmt: skip
@@ -123,16 +128,15 @@ def as_attack(attack: Any) -> Attack:
 
 
 def _as_classifier(
-    model: nn.Module | Classifier | Session, bounds: Bounds | None, batch: int, search: str, compiled: bool,
+    model: nn.Module | Classifier | Session, space: dict[str, Any], batch: int, search: str, compiled: bool,
     rule: Randomized | None,
 ) -> Classifier | Session:  # fmt: skip
     """What was given, or a classifier with these settings."""
     if not isinstance(model, Classifier | Session):
         search = "float32" if search == "auto" and rule is None else search
-        return Classifier(
-            model, bounds=bounds, batch_size=batch, search=search, compiled=compiled, randomized=rule or False
-        )
-    given = {"bounds": bounds is not None, "search": search != "float32", "compiled": compiled, "randomized": rule}
+        return Classifier(model, **space, batch_size=batch, search=search, compiled=compiled, randomized=rule or False)
+    given = {name: value is not None for name, value in space.items()}
+    given |= {"search": search != "float32", "compiled": compiled, "randomized": rule is not None}
     for name, stated in given.items():
         if stated:
             raise InputError(f"{name} is given twice: pass it to the Classifier alone")

@@ -266,7 +266,8 @@ class Problem:
         incumbent = self.incumbent.select(rows, known=known)
         with self.budget.reserve(rows) as budget:
             part = replace(
-                self, x0=incumbent.x0, goals=self.goals[here] if targets is None else reach(targets),
+                self, x0=incumbent.x0, box=incumbent.box,
+                goals=self.goals[here] if targets is None else reach(targets),
                 targeted=self.targeted or targets is not None, budget=budget, incumbent=incumbent,
                 draws=(draws or self.draws).select(rows),
             )  # fmt: skip
