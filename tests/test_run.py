@@ -278,7 +278,7 @@ def test_diagnose_finds_nothing_in_the_bundled_network() -> None:
     assert "No problems" in cli("diagnose", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "64")
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_run_folder_of_an_older_format_can_be_read_but_not_resumed(tmp_path: Path, number: int) -> None:
     shutil.copytree(OLDER / f"run-format-{number}", tmp_path / "run")
     margins, folder = ma.Margins.load(tmp_path / "run"), RunFolder(tmp_path / "run")
@@ -291,6 +291,6 @@ def test_run_folder_of_an_older_format_can_be_read_but_not_resumed(tmp_path: Pat
     again = folder.manifest["sessions"][0]["command"].split()[1:-1]
     error = cli(*again, str(tmp_path / "run"), code=2)
     assert error.startswith(
-        f"marginattack: {tmp_path / 'run'} has run format {number}, this version writes 3: reports can read"
+        f"marginattack: {tmp_path / 'run'} has run format {number}, this version writes 4: reports can read"
     )
     assert error.count("\n") == 1

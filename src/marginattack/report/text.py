@@ -9,8 +9,10 @@ import numpy as np
 from marginattack.analysis import statistics
 from marginattack.errors import InputError
 from marginattack.report.series import Series, load_series
+from marginattack.report.summary import list_smallest
 from marginattack.storage.run_folder import RunFolder
 
+SMALLEST = 5  # margins that are listed
 DEFAULT_EPS = {
     "linf": (2 / 255, 4 / 255, 8 / 255, 0.1, 0.3),
     "l2": (0.25, 0.5, 1.0, 2.0),
@@ -42,6 +44,7 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
         "forwards": float(column["forwards"][mask].mean()) if len(margins) else 0.0,
         "backwards": float(column["backwards"][mask].mean()) if len(margins) else 0.0,
         **({"median_at_8_bits": float(np.median(at_8_bits))} if len(at_8_bits) else {}),
+        "smallest": [{**row, "distance": float(row["distance"]) * scale} for row in list_smallest(series, SMALLEST)],
     }  # fmt: skip
 
 
@@ -73,7 +76,22 @@ def format_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float | 
                       for level in part["robust"]),
             f"{part['forwards']:.0f} + {part['backwards']:.0f}",
         )  # fmt: skip
-    return [f"{run['model']} on {run['data']}", table, *_write_remarks(store, run)]
+    return [f"{run['model']} on {run['data']}", table, *_tabulate_smallest(store, run), *_write_remarks(store, run)]
+
+
+def _tabulate_smallest(store: RunFolder, run: dict[str, Any]) -> list[Any]:
+    """Tabulate the smallest margins, where samples or classes have names."""
+    from rich.table import Table
+
+    data, model = store.manifest["data"], store.manifest["model"]
+    if not (data.get("names") or data.get("classes") or model.get("classes")):
+        return []
+    table = Table("attack", "norm", "smallest margins", "margin", "class", "adversarial class")
+    for part in run["parts"]:
+        for row in part["smallest"]:
+            cells = str(row.get("name", row["id"])), _format_number(row["distance"]), row["label"]
+            table.add_row(part["attack"], part["norm"], *cells, row["adversarial_label"])
+    return [table]
 
 
 def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from marginattack.errors import InputError, one_line, redact
 from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.session import Session
 from marginattack.runs.settings import Settings, build_attack
+from marginattack.sources.classes import read_classes
 from marginattack.sources.data import Data, check_options, open_data
+from marginattack.sources.features import describe, read_bounds, read_fixed, read_scale
 from marginattack.sources.images import ImageSize
 from marginattack.sources.models import Model, open_model
 from marginattack.storage.manifest import Part, run_order
@@ -46,6 +48,8 @@ class Job:
     attacks: dict[str, Attack]
     order: np.ndarray  # the samples' row numbers in the data, in the order of the run
     targets: Tensor | None  # of every row of the data, where a file states them
+    space: dict[str, Any] = field(default_factory=dict)  # bounds, scale and fixed features, where they are stated
+    classes: list[str] | None = None  # their names, where they are stated or known
 
     @property
     def parts(self) -> list[Part]:
@@ -66,6 +70,8 @@ class Job:
             "model": {"digest": self.model.digest, "preprocessing": self.model.preprocessing},
             "data": {"digest": self.data_digest, "n": len(self.data), "shape": list(self.data.shape)},
             "limit": s.data.limit, "shuffle": s.data.shuffle, "only_correct": s.only_correct,
+            **({} if s.data.sample is None else {"sample": self.order.tolist()}),
+            **({"space": {name: describe(values) for name, values in self.space.items()}} if self.space else {}),
             "norms": s.norms, "attacks": {name: repr(attack) for name, attack in self.attacks.items()},
             "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice, "search": s.search,
             "target": s.target if self.targets is None else hashlib.sha256(self.targets.numpy().tobytes()).hexdigest(),
@@ -84,8 +90,9 @@ class Job:
             "parts": [asdict(part) for part in self.parts],
             "samples": len(self.order),
             "shard": self.settings.shard,
-            "model": {"name": self.model.name, "classes": self.model.classes, **identity["model"]},
-            "data": {"name": self.data.name, "classes": self.data.classes, **identity["data"]},
+            "model": {"name": self.model.name, "classes": self.classes, **identity["model"]},
+            "data": {"name": self.data.name, "classes": self.data.classes, "features": self.data.features,
+                     "names": self.data.names is not None, **identity["data"]},
             "attacks": identity["attacks"],
             "settings": self.settings.model_dump(),
             **({} if self.randomized is None else {"randomized": str(self.randomized)}),
@@ -123,7 +130,7 @@ class Job:
         """The model as the settings say it is to be evaluated."""
         s = self.settings
         return Classifier(
-            self.model.module, bounds=(0.0, 1.0), search=s.search, compiled=s.compiled,
+            self.model.module, **{"bounds": (0.0, 1.0), **self.space}, search=s.search, compiled=s.compiled,
             randomized=self.randomized or False,
         )  # fmt: skip
 
@@ -143,20 +150,39 @@ def open_job(settings: Settings, driver: Mapping[str, Any] | None = None) -> Job
     attacks = _build_attacks(settings)
     model = open_model(
         m.source, normalize=m.normalize, resize=m.resize, crop=m.crop, trust_pickle=m.trust_pickle, device=device,
-        max_gib=settings.max_gib,
+        max_gib=settings.max_gib, strip_softmax=m.strip_softmax,
     )  # fmt: skip
     size = model.image_size if d.image_size is None else ImageSize.parse(d.image_size)
-    check_options(d.source, {"image-size": d.image_size})
+    check_options(d.source, {"image-size": d.image_size, "bounds": d.bounds})
     data = open_data(
-        d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle, max_gib=settings.max_gib
-    )
-    order = run_order(len(data), d.shuffle)
+        d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle,
+        max_gib=settings.max_gib, features=d.features, layout=d.layout, raw=d.bounds is not None,
+    )  # fmt: skip
+    order = run_order(len(data), d.shuffle) if d.sample is None else _draw(data.all_labels(), d.sample, d.shuffle or 0)
     known = driver is not None and driver["stamp"] == data.stamp() != ""
     digest = driver["data"]["digest"] if driver is not None and known else data.digest()
     return Job(
         settings=settings, model=model, data=data, data_digest=digest, attacks=attacks,
         order=order[: d.limit], targets=_read_targets(settings.target, len(data)),
+        space=read_space(settings, data), classes=model.classes if d.classes is None else read_classes(d.classes),
     )  # fmt: skip
+
+
+def read_space(settings: Settings, data: Data) -> dict[str, Any]:
+    """The bounds, scale and fixed features that are stated."""
+    readers = {"bounds": read_bounds, "scale": read_scale, "fixed": read_fixed}
+    stated = settings.data.model_dump(include={*readers}, exclude_none=True)
+    return {name: readers[name](text, data, settings.max_gib) for name, text in stated.items()}
+
+
+def _draw(labels: Tensor, n: int, seed: int) -> np.ndarray:
+    """Draw n rows, the same number of each class as far as there are so many; any first part is balanced too."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    by_class = np.argsort(labels.numpy()[order], kind="stable")
+    counts = np.bincount(labels.numpy())
+    rank = np.empty(len(order), dtype=np.int64)  # of each row among those of its class
+    rank[by_class] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(order[np.argsort(rank, kind="stable")[:n]])
 
 
 def run_preflight(job: Job) -> list[Finding]:
@@ -174,6 +200,9 @@ def check_labels(job: Job, session: Session) -> None:
     """Refuse labels and targets that are not classes of the model, and targets that equal the label."""
     _, images, labels = job.samples(range(min(2, len(job.order))))
     classes = session.validate(images, labels).classes
+    if job.settings.data.classes is not None and len(job.classes or ()) != classes:
+        problem = f"--classes {job.settings.data.classes} has {len(job.classes or ())} names"
+        raise InputError(f"{problem}, but the model has {classes} classes: give one name per class")
     every: Tensor | None = getattr(job.data, "labels", None)
     for what, values in (("label", every), ("target", job.targets)):
         if values is not None and bool((outside := values[job.order] >= classes).any()):

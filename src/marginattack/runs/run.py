@@ -143,6 +143,8 @@ def _probe_parts(job: Job, folder: RunFolder, session: Session, passes: int) -> 
     """
     if job.settings.target is not None or session.randomized is not None:  # it compares single decisions
         return
+    if "scale" in job.space or "fixed" in job.space:  # it does not know them
+        return
     affordable = max(4, int(PROBE_SHARE * passes / PROBE_QUERIES / len(job.settings.norms)))
     for part in job.parts[: len(job.settings.norms)]:
         columns = _first_correct(folder, part, min(PROBED_SAMPLES, affordable))

@@ -43,23 +43,63 @@ class ModelSettings(_Strict):
     resize: int | None = Field(None, ge=1, description="Resize the shorter side to N pixels in front of the model.")
     crop: int | None = Field(None, ge=1, description="Crop the central N × N pixels in front of the model.")
     trust_pickle: bool = Field(False, description="Load .pt2 and pickle files, which can execute arbitrary code.")
+    strip_softmax: bool = Field(False, description="Remove the Softmax that ends an .onnx graph.")
 
 
 class DataSettings(_Strict):
     """The data set and the choice of samples."""
 
     source: str = Field(
-        description="Data set: samples:NAME, an .npz file with x and y, an image folder, torchvision:NAME or hf:NAME."
+        description="Data set: samples:NAME, arrays (.npz, .npy, .safetensors), a table (.csv, .parquet), an image "
+        "folder, torchvision:NAME or hf:NAME."
     )
-    labels: str | None = Field(None, description="Label file of an image folder, or label column of an hf: data set.")
+    labels: str | None = Field(
+        None, description="Label file of an image folder or .npy file, label column of a table, or label array."
+    )
+    features: str | None = Field(
+        None, title="A,B,…", description="Feature columns of a table, or the array of inputs in a file."
+    )
+    layout: str | None = Field(
+        None, description="Axes of an array: nhw, nhwc, nchw or as-is; by default inferred from its shape."
+    )
+    bounds: str | None = Field(
+        None, title="LO,HI",
+        description="Bounds of the values of arrays and tables, 0,1 unless stated; also A=LO:HI,… or FILE.npz:KEY.",
+    )  # fmt: skip
+    scale: str | None = Field(
+        None, description="Unit of each feature: distances are norms of the change over it. N, A=N,… or FILE.npz:KEY."
+    )
+    fixed: str | None = Field(
+        None, title="A,B,…", description="Features that stay as they are: columns, numbers, or a mask FILE.npz:KEY."
+    )
+    classes: str | None = Field(
+        None, description="Names of the classes: a .json or .txt file, or imagenet (with timm)."
+    )
     split: str | None = Field(None, description="Split of a torchvision: or hf: data set.")
     image_size: str | None = Field(
         None, title="SIZE", description="Size of image files: 224, or 256/224 to resize and then crop."
     )
-    limit: int | None = Field(None, ge=1, description="Use only the first N samples.")
+    sample: int | None = Field(
+        None, ge=1, le=100_000, description="Use N samples, the same number of each class, drawn with --shuffle SEED."
+    )
+    limit: int | None = Field(None, ge=1, description="Use the first N samples, in the order of the data.")
     shuffle: int | None = Field(
         None, ge=0, lt=2**63, title="SEED", description="Shuffle the samples with this seed, before --limit applies."
     )
+
+    @field_validator("bounds", "scale", "fixed", "features", mode="before")
+    @classmethod
+    def _join(cls, value: Any) -> Any:
+        """A number or list, as TOML has them, as text."""
+        plain = [value] if isinstance(value, int | float) else value
+        return ",".join(map(str, plain)) if isinstance(plain, list) else value
+
+    @field_validator("limit")
+    @classmethod
+    def _check_limit(cls, value: Any, info: Any) -> Any:
+        if value is not None and info.data.get("sample") is not None:
+            raise ValueError("--sample states how many samples there are: leave out --limit")
+        return value
 
 
 class Settings(_Strict):
@@ -123,6 +163,15 @@ class Settings(_Strict):
             raise ValueError("it is for randomised models only: add --randomized")
         if info.field_name == "randomized" and value and info.data.get("lattice"):
             raise ValueError("images at 8 bits are not searched for randomised models: leave out --lattice")
+        return value
+
+    @field_validator("lattice")
+    @classmethod
+    def _check_lattice(cls, value: Any, info: Any) -> Any:
+        data = info.data.get("data")
+        stated = [name for name in ("bounds", "scale", "fixed") if getattr(data, name, None) is not None]
+        if value and stated:
+            raise ValueError(f"images at 8 bits are pixels in [0, 1]: leave out --lattice, or --{stated[0]}")
         return value
 
     @field_validator("model", "data", "norms", "attacks", mode="before")
