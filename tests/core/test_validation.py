@@ -35,7 +35,8 @@ def _unchecked() -> Iterator[None]:
 
 
 def measure(model: Any = MODEL, images: Any = X, labels: Any = Y, norm: Any = "l2", **settings: Any) -> ma.Margins:
-    return ma.measure(model, images, labels, norm, **{"attack": QUICK, **settings})
+    margins: ma.Margins = ma.measure(model, images, labels, norm, **{"attack": QUICK, **settings})
+    return margins
 
 
 def after(function: Callable[[Tensor], object]) -> nn.Module:
@@ -118,7 +119,7 @@ LABELS: dict[str, tuple[Callable[[], Any], str]] = {
     "floats": (lambda: measure(labels=Y.float()), "labels are float32: give integer class indices"),
     "one-hot": (lambda: measure(labels=nn.functional.one_hot(Y, 4)), r"labels have shape \(20, 4\).*shape \(20,\)"),
     "too few": (lambda: measure(labels=Y[:5]), "labels are 5 for 20 images"),
-    "none": (lambda: measure(labels=None), "labels are a NoneType"),
+    "none": (lambda: measure(labels=None), "labels are missing for images in a Tensor"),
     "targets that are labels": (lambda: measure(targets=Y), r"targets\[0\] is \d, the label itself"),
     "targets too high": (lambda: measure(targets=Y + 4), "targets hold [4-7], but the model has classes 0 to 3"),
     "targets too few": (lambda: measure(targets=Y[:3]), "targets are 3 for 20 images"),

@@ -1,6 +1,7 @@
 """Classifier: a model, the box of its inputs, and how it may be evaluated."""
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,7 @@ class Classifier:
         compiled: Whether ``torch.compile`` compiles the model for full batches, on a GPU.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details. Such a
             model is neither captured nor compiled, and searched in float32.
+        device: Where a model without tensors runs, the CPU unless stated; others run where their tensors are.
 
     Raises:
         InputError: The model is no ``nn.Module``, or another argument makes no sense.
@@ -83,7 +85,7 @@ class Classifier:
     def __init__(
         self, model: nn.Module, *, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
         batch_size: int = 512, graphs: bool = True, search: str = "float32", compiled: bool = False,
-        randomized: bool | Randomized = False, chunk: int | None = None,
+        randomized: bool | Randomized = False, device: torch.device | str | None = None, chunk: int | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: wrap the function in a Module")
@@ -99,9 +101,9 @@ class Classifier:
         self.bounds_stated = bounds is not None
         self.space = as_space(bounds, scale, fixed)
         self.lo, self.hi = self.space.lo, self.space.hi
-        weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+        weight = next((tensor for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
         self.dtype = None if weight is None else weight.dtype
-        self.device = torch.device("cpu") if weight is None else weight.device
+        self.device = torch.device(device or "cpu") if weight is None else weight.device
         if compiled and self.device.type != "cuda":
             raise InputError("compiled=True needs a GPU: on a CPU compiling saves hardly any time, so leave it out")
 
@@ -128,3 +130,11 @@ class Classifier:
     def bounds_for(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """``Space.bounds_for``"""
         return self.space.bounds_for(images)
+
+
+def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
+    """The parameters, the buffers, then tensors that are plain attributes of the modules."""
+    yield from model.parameters()
+    yield from model.buffers()
+    for module in model.modules():
+        yield from (value for value in vars(module).values() if isinstance(value, Tensor))
