@@ -281,7 +281,7 @@ class Margins(Views):
             part = folder.find(norm=norm, attack=attack)
             found, settings = folder.read_part(part)
             rows: dict[str, Any] = {name: found[name] for name in (*Margins.columns(), "original")}
-            return Margins(norm=part.norm, settings=settings, **rows)
+            return Margins(norm=part.norm, settings=settings, **rows, **folder.names(part))
         hint = "give a file that Margins.save wrote, or a run folder"
         try:
             table = read_table(path, hint=hint)

@@ -248,6 +248,15 @@ class RunFolder:
         attack = self.manifest["attacks"][part.attack]
         return columns, {**identity, "attack": attack, "targeted": identity["target"] is not None}
 
+    def names(self, part: Part) -> dict[str, tuple[str, ...]]:
+        """The ``names`` of the samples of a part and of the ``classes``, where they are known."""
+        data, found = self.manifest["data"], dict[str, tuple[str, ...]]()
+        if data.get("names"):
+            found["names"] = tuple(self.table(["name"], part).column("name").to_pylist())
+        if classes := self.manifest["model"].get("classes") or data.get("classes"):
+            found["classes"] = tuple(classes)
+        return found
+
     def save_traces(self, traces: Iterable[tuple[Part, dict[str, list[Any]]]]) -> None:
         """Store each query of the attacks on a few samples of each part."""
         import pyarrow as pa
