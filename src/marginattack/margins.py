@@ -82,6 +82,7 @@ class Margins(Views):
         s = self.summary()
         shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
         shares += ", randomized" if self.settings.get("randomized") else ""
+        shares += f", stopped at {self.settings['enough']:.4g}" if self.settings.get("enough") else ""
         return f"Margins({self.norm}, n={s['n']}, {shares})"
 
     def __getitem__(self, rows: Any) -> "Margins":

@@ -28,7 +28,7 @@ SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
 def measure(
     model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: NormLike = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
-    budget: int | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ..., batch: int = ...,
+    budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ..., batch: int = ...,
     search: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
     randomized: bool | Randomized = ..., eot: int | None = ...,
 ) -> Margins: ...  # fmt: skip
@@ -36,7 +36,7 @@ def measure(
 def measure(
     model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: list[Any] | tuple[Any, ...] = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
-    budget: int | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ..., batch: int = ...,
+    budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ..., batch: int = ...,
     search: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
     randomized: bool | Randomized = ..., eot: int | None = ...,
 ) -> MarginsByNorm: ...  # fmt: skip
@@ -44,7 +44,8 @@ def measure(
     model: nn.Module | Classifier | Session, images: Any, labels: Any = None,
     norm: NormLike | list[Any] | tuple[Any, ...] = "l2", *,
     attack: Attack | str | None = None, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
-    budget: int | None = None, targets: Any = None, seed: int = 0, ids: Any = None, batch: int = 256,
+    budget: int | None = None, enough: float | None = None, targets: Any = None, seed: int = 0, ids: Any = None,
+    batch: int = 256,
     search: str = "float32", compiled: bool = False, progress: Callable[[int], None] | bool = False,
     randomized: bool | Randomized = False, eot: int | None = None,
 ) -> Margins | MarginsByNorm:  # fmt: skip
@@ -68,6 +69,8 @@ def measure(
         scale: Positive numbers that broadcast to an input: the distance is the norm of (x − x₀) / scale.
         fixed: A boolean mask that broadcasts to an input: these features stay as they are, at any value.
         budget: Forwards + backwards per sample, never exceeded. ``Race`` spends all of it, and 400 where none is given.
+        enough: A distance, such as 8/255, at which a sample is finished: robust accuracy up to there at a fraction of
+            the passes. Larger margins are as good as without; smaller ones are only known to be small.
         targets: For each input the class to reach; any wrong class unless stated.
         seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
         ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
@@ -108,6 +111,8 @@ def measure(
         raise InputError(f"budget is {budget}: it counts forwards + backwards per sample, so give at least 1")
     if batch < 1:
         raise InputError(f"batch is {batch}: it must be at least 1")
+    if enough is not None and not 0 < enough < float("inf"):
+        raise InputError(f"enough is {enough}: give a distance above 0, such as 8/255")
     rule = as_randomized(randomized, eot)
     space = {"bounds": bounds, "scale": scale, "fixed": fixed}
     total = count_rows(images, labels)
@@ -117,7 +122,7 @@ def measure(
             batch = min(batch, SHOWN)
         results = _measure_chunks(
             session, read_chunks(images, labels, targets, ids, batch), norms, attack, auto=search == "auto",
-            batch=batch, budget=budget, seed=seed, progress=advance,
+            batch=batch, budget=budget, enough=enough, seed=seed, progress=advance,
         )  # fmt: skip
     names = class_names(images)
     by_norm = MarginsByNorm((result.norm, replace(result, classes=names)) for result in results)
@@ -126,7 +131,7 @@ def measure(
 
 def _measure_chunks(
     session: Session, chunks: Iterable[Chunk], norms: Sequence[Norm], attack: Attack, *, auto: bool, batch: int,
-    budget: int | None, seed: int, progress: Callable[[int], None] | None,
+    budget: int | None, enough: float | None, seed: int, progress: Callable[[int], None] | None,
 ) -> list[Margins]:  # fmt: skip
     """Measure chunks of samples in each norm; ``auto`` chooses the precision of the search on the first."""
     parts: list[list[Margins]] = [[] for _ in norms]
@@ -138,7 +143,7 @@ def _measure_chunks(
                 searches[norm] = choose_precision(session, samples, norm, attack, budget)
             used = session.configure(search=searches[norm]) if auto else session
             margins, used = measure_samples(
-                used, samples, norm, attack, batch=batch, budget=budget, seed=seed, progress=progress
+                used, samples, norm, attack, batch=batch, budget=budget, seed=seed, progress=progress, enough=enough
             )
             if used.batch_size < session.batch_size:  # memory ran out
                 batch, session = used.batch_size, session.configure(batch_size=used.batch_size)
@@ -148,10 +153,12 @@ def _measure_chunks(
 
 def measure_samples(
     session: Session, samples: Batch, norm: Norm, attack: Attack, *, batch: int, budget: int | None, seed: int,
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int], None] | None, enough: float | None = None,
 ) -> tuple[Margins, Session]:  # fmt: skip
     """Measure validated samples, ``batch`` at a time; also return the session with the batch size that fitted."""
     rule = session.randomized
+    if rule is not None and enough is not None:
+        raise InputError("enough does not work for a randomised model, whose draws may be lucky: leave it out")
     if rule is not None and budget is not None and budget < 4 * rule.eot:
         needed = f"two gradients of {rule.eot} draws take {4 * rule.eot} passes"
         raise InputError(f"budget is {budget}, but {needed}: raise the budget, or lower eot")
@@ -159,10 +166,10 @@ def measure_samples(
         "attack": repr(attack), "budget": budget, "seed": seed, "targeted": samples.targets is not None,
         **session.space.describe(),
         "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
-        **({} if rule is None else {"randomized": asdict(rule)}),
+        **({} if rule is None else {"randomized": asdict(rule)}), **({} if enough is None else {"enough": enough}),
     }  # fmt: skip
     parts, used = [], session
-    for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
+    for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):
         settings |= used.describe()
         parts.append(Margins(norm=norm.name, settings=settings, **columns))
         if progress is not None:
@@ -218,7 +225,8 @@ def _as_classifier(
 
 
 def _measure_batches(
-    session: Session, samples: Batch, batch: int, norm: Norm, attack: Attack, budget: int | None, seed: int
+    session: Session, samples: Batch, batch: int, norm: Norm, attack: Attack, budget: int | None, seed: int,
+    enough: float | None,
 ) -> Iterator[tuple[Session, dict[str, Any]]]:
     """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next.
 
@@ -227,7 +235,8 @@ def _measure_batches(
     first = 0
     while first < len(samples):
         try:
-            columns = _measure_batch(session, samples.select(slice(first, first + batch)), norm, attack, budget, seed)
+            part = samples.select(slice(first, first + batch))
+            columns = _measure_batch(session, part, norm, attack, budget, seed, enough)
         except (RuntimeError, MemoryError) as error:
             smaller = min(batch, len(samples) - first) // 2
             if smaller < 1 or not out_of_memory(error):
@@ -241,7 +250,7 @@ def _measure_batches(
 
 
 def _measure_batch(
-    session: Session, batch: Batch, norm: Norm, attack: Attack, budget: int | None, seed: int
+    session: Session, batch: Batch, norm: Norm, attack: Attack, budget: int | None, seed: int, enough: float | None
 ) -> dict[str, Tensor]:
     """One batch, as the columns of Margins."""
     session.seed_draws(seed, batch.ids)
@@ -258,7 +267,9 @@ def _measure_batch(
     todo = (~wrong).nonzero()[:, 0]
     if len(todo):
         evaluator = session.calibrate(batch.images, logits)
-        solution = session.solve(batch.select(todo), norm, attack, budget=budget, seed=seed, evaluator=evaluator)
+        solution = session.solve(
+            batch.select(todo), norm, attack, budget=budget, seed=seed, evaluator=evaluator, enough=enough
+        )
         found = {
             "distance": solution.distance, "adversarial": solution.adversarial, "success": solution.success,
             "adversarial_label": torch.where(solution.success, solution.label, prediction[todo]),

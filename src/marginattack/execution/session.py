@@ -272,11 +272,12 @@ class Session:
 
     def problem(
         self, batch: Batch, norm: Norm, *, budget: int | None = None, seed: int = 0, observer: Observer | None = None,
-        evaluator: ModelEvaluator | None = None,
+        evaluator: ModelEvaluator | None = None, enough: float | None = None,
     ) -> Problem:  # fmt: skip
         """The problem of a validated batch, calibrated on it unless a calibrated evaluator is given.
 
-        For a randomised model it counts a pass with all its draws as one.
+        For a randomised model it counts a pass with all its draws as one. Samples are finished a little nearer than
+        ``enough``, so that verification can move their points a little.
         """
         device, incumbent = self.classifier.device, Incumbent
         if self.randomized is not None:
@@ -289,12 +290,12 @@ class Session:
         return Problem(
             evaluator, batch.images.shape[1:], x0, box, norm, goals,
             batch.targets is not None, Budget(len(x0), budget, device), incumbent(x0, box, norm),
-            Draws(seed, batch.ids, x0), observer or Observer(),
+            Draws(seed, batch.ids, x0), observer or Observer(), enough and enough / EXTEND_TO[-1],
         )  # fmt: skip
 
     def solve(
         self, batch: Batch, norm: Norm, attack: Callable[[Problem], None], *, budget: int | None = None, seed: int = 0,
-        evaluator: ModelEvaluator | None = None,
+        evaluator: ModelEvaluator | None = None, enough: float | None = None,
     ) -> Solution:  # fmt: skip
         """Attack a validated batch and verify what was found.
 
@@ -304,7 +305,7 @@ class Session:
         draws = 1 if self.randomized is None else self.randomized.eot
         if budget is not None and self.randomized is not None:
             budget -= 2 * draws  # for ``towards_tangent_plane``
-        problem = self.problem(batch, norm, budget=budget, seed=seed, evaluator=evaluator)
+        problem = self.problem(batch, norm, budget=budget, seed=seed, evaluator=evaluator, enough=enough)
         problem.solve(attack)
         x = batch.images
         adversarial = self.space.restore(x, problem.x0, problem.incumbent.points)
