@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 from typer.testing import CliRunner
 
+from marginattack import __version__
 from marginattack.cli import app
 from marginattack.cli.common import progress
 from marginattack.runs.settings import DataSettings, ModelSettings, Settings
@@ -82,6 +83,27 @@ def test_help_imports_no_torch(command: str) -> None:
     result = python("-c", f"{code}; print('torch' in sys.modules)")
     assert (result.returncode, result.stderr, result.stdout[-6:]) == (0, "", "False\n")
     assert [words for words in HELP[command] if words not in result.stdout] == []
+
+
+def test_a_long_help_shows_groups_with_the_five_most_used_options_first() -> None:
+    text = RUNNER.invoke(app, ["measure", "-h"]).stdout
+    sections = dict(re.findall(r"^(\w[\w ]*):\n((?: .*\n)+)", text, flags=re.MULTILINE))
+    groups = ["Most used", "Model", "Data", "Attack", "Output", "Settings in a file", "Execution", "Other"]
+    assert [*sections] == groups
+    options = {
+        name: re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, flags=re.MULTILINE) for name, text in sections.items()
+    }
+    assert options["Most used"] == ["--model", "--data", "--norm", "--limit", "--out"]
+    assert options["Other"] == ["--help"]  # every other option has a group
+
+
+def test_the_program_has_a_version_a_short_help_and_shell_completion() -> None:
+    for arguments, printed in ((["--version"], f"marginattack {__version__}\n"), (["-h"], "Usage: "), ([], "Usage: ")):
+        result = RUNNER.invoke(app, arguments, prog_name="marginattack")
+        assert (result.exit_code, result.stderr) == (0, ""), arguments
+        assert printed in result.stdout
+    words = {"_MARGINATTACK_COMPLETE": "complete_bash", "COMP_WORDS": "marginattack measure --norm", "COMP_CWORD": "2"}
+    assert "--normalize" in RUNNER.invoke(app, [], prog_name="marginattack", env=words).stdout
 
 
 def test_every_setting_is_described_in_help() -> None:

@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 SECRET = re.compile(r"secret|token|passw|credential|signature|(api|access|account|private)[_-]?key", re.IGNORECASE)
 MIN_SECRET = 8  # characters of a value in the environment that is worth hiding
@@ -35,6 +37,12 @@ class InputError(MarginAttackError, ValueError):
 
 class MissingDependencyError(MarginAttackError, ModuleNotFoundError):
     """A package of an optional extra is not installed, or cannot be imported. The message says how to install it."""
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """The question whether the most similar of the choices was meant, for an error; empty where none is similar."""
+    close = get_close_matches(name.lower(), list(choices), 1)
+    return f"did you mean {close[0]}? " if close else ""
 
 
 def one_line(error: BaseException) -> str:

@@ -27,18 +27,18 @@ def one_line_errors(*, resumable: bool = False) -> Iterator[None]:
         yield
         sys.stdout.flush()
     except (ValueError, ModuleNotFoundError) as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
     except OSError as error:
         from marginattack.storage.files import is_disk_full
 
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             raise  # typer ends the process quietly, with code 1
         if is_disk_full(error):
-            _fail(f"the disk is full: {error.strerror or error}.{resume and ' Finished results are kept.'}{resume}", 2)
+            fail(f"the disk is full: {error.strerror or error}.{resume and ' Finished results are kept.'}{resume}", 2)
         path = f" {error.filename}" if error.filename else ""
-        _fail(f"cannot read or write{path}: {error.strerror or error}", 2)
+        fail(f"cannot read or write{path}: {error.strerror or error}", 2)
     except KeyboardInterrupt:
-        _fail(f"Interrupted.{resume}", 130)
+        fail(f"Interrupted.{resume}", 130)
 
 
 def _prepare_streams() -> None:
@@ -59,7 +59,8 @@ def _output_is_closed() -> bool:
     return bool(poll.poll(0))
 
 
-def _fail(message: str, code: int) -> NoReturn:
+def fail(message: str, code: int) -> NoReturn:
+    """End the command with one line on stderr."""
     print(f"marginattack: {' '.join(redact(message).split())}", file=sys.stderr)
     raise typer.Exit(code) from None
 
