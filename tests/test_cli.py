@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from marginattack import __version__
 from marginattack.cli import app
-from marginattack.cli.common import progress
+from marginattack.cli.common import Display
 from marginattack.runs.settings import DataSettings, ModelSettings, Settings
 
 RUNNER = CliRunner()
@@ -112,14 +113,20 @@ def test_every_setting_is_described_in_help() -> None:
         assert name in ("model", "data", "attack") or str(field.description) in text, name
 
 
-def test_tasks_with_a_note_log_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("marginattack.cli.common.LOG_INTERVAL", 0)
-    with progress("measuring", 8, note=lambda: "2 workers") as advance, progress("quiet", 8) as advance_quietly:
-        for step in (advance, advance_quietly, advance):
-            step(2)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == "marginattack: measuring 2/8, 2 workers"
-    assert re.fullmatch(r"marginattack: measuring 4/8, [\d.]+/s, 2 workers, 0 min left", second)
+def test_progress_is_logged_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("marginattack.cli.common.LOG_INTERVAL", 0.05)
+    for quiet in (False, True):
+        with Display(quiet=quiet, note=lambda: "2 workers").progress("measuring", 8) as advance:
+            time.sleep(0.08)  # a line without any sample done
+            advance(2)
+            time.sleep(0.1)
+        first, *_, last = capsys.readouterr().err.splitlines() or ["", ""]
+        assert bool(first) is not quiet
+        if first:
+            assert first == "marginattack: measuring 0/8, 2 workers after 0 s"
+            assert re.fullmatch(r"marginattack: measuring 2/8, [\d.e+]+/s, \d s left, 2 workers after 0 s", last)
 
 
 def test_the_package_needs_only_torch_and_numpy_and_measure_stays_a_function() -> None:

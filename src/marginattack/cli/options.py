@@ -12,11 +12,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer import Option
 
-from marginattack.runs.settings import Settings
+from marginattack.runs.settings import Settings, as_number
 
 EXAMPLE = "attack.race.passes=1000"
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Config = Annotated[Path | None, Option(metavar="FILE", help="TOML file of settings; other options take precedence.")]
+EPS = "Distance for robust accuracy, as 0.5 or 8/255. Repeatable."
+Eps = Annotated[list[float] | None, Option(metavar="EPS", help=EPS, parser=as_number)]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Show neither progress nor findings on stderr.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Also say on stderr what is being done.")]
 Seed = Annotated[int, Option(metavar="SEED", help="Seed of the random draws.")]
 Set = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=f"A setting, e.g. {EXAMPLE}. Repeatable.")]
 Unit = Annotated[int, Option(metavar="UNIT", help="Unit of distances: 1 (pixels from 0 to 1) or 255.")]

@@ -6,6 +6,7 @@ title of a field as the placeholder for its value. Torch is imported only where 
 
 import tomllib
 from dataclasses import fields, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
@@ -83,9 +84,11 @@ class Settings(_Strict):
     )
     expect_accuracy: float | None = Field(
         None, ge=0, le=1, title="ACCURACY",
-        description="Claimed accuracy, from 0 to 1; a much lower one is a grave finding.",
+        description="Claimed accuracy, from 0 to 1; one lower by more than 0.1 is a grave finding.",
     )  # fmt: skip
-    shard: int = Field(512, ge=1, description="Samples per shard; results are stored shard by shard.")
+    shard: int | None = Field(
+        None, ge=1, description="Samples per shard; results are stored shard by shard, by default every few seconds."
+    )
     shard_timeout: int = Field(
         86400, ge=1, le=10**9, title="SECONDS",
         description="Time after which a shard counts as hung and is tried again.",
@@ -206,6 +209,14 @@ def _parse_value(text: str) -> Any:
         return text
 
 
+def as_number(text: str) -> float:
+    """Parse a number, which may be a fraction such as 8/255."""
+    try:
+        return float(Fraction(text)) if "/" in text else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{text!r} is not a number: write 0.5 or 8/255") from None
+
+
 def _explain(error: ValidationError) -> str:
     """Explain the first error in one line that names the setting."""
     first = error.errors(include_url=False, include_context=False)[0]
@@ -255,8 +266,12 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
             return Constant(float(value))
         raise InputError(f"{name} is {value!r}: give a number for a constant schedule; other schedules need Python")
     try:
+        if isinstance(value, str) and "/" in value and hint in (float, float | None):
+            return as_number(value)
         return TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
     except ValidationError as error:
         raise InputError(f"{name} is {value!r}: {_reason(error)}") from None
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
     except Exception:  # pydantic has no schema for objects such as projections
         raise InputError(f"{name} is an object that cannot be set here: use the Python API") from None
