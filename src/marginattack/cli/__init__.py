@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from marginattack._version import __version__
-from marginattack.cli import bench, demo, listing, measure, reproduce, results
+from marginattack.cli import bench, check, demo, listing, measure, reproduce, results
 from marginattack.cli.commands import Command, Group
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo, "measure": measure.measure, "report": results.report, "compare": results.compare,
-    "diagnose": measure.diagnose, "bench": bench.bench, "reproduce": reproduce.reproduce, "list": listing.list_,
+    "check": check.check, "diagnose": measure.diagnose, "bench": bench.bench, "reproduce": reproduce.reproduce,
+    "list": listing.list_,
 }  # fmt: skip
 
 app = typer.Typer(

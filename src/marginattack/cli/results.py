@@ -1,7 +1,8 @@
 """marginattack report and compare: read finished runs."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -46,26 +47,35 @@ def report(
 
 
 @one_line_errors()
-def compare(runs: Runs, as_json: AsJson = False) -> None:
+def compare(runs: Runs, eps: Eps = None, as_json: AsJson = False) -> None:
     """Compare runs with the first one. Samples are matched by their pixels; differences are tested for significance."""
     from marginattack.report.comparison import compare_runs
     from marginattack.storage.run_folder import RunFolder
 
     if len(runs) < 2:
         raise ValueError("compare needs at least two runs: marginattack compare RUN RUN…")
-    rows = compare_runs([RunFolder(run) for run in runs])
+    result = compare_runs([RunFolder(run) for run in runs], eps or [])
     if as_json:
-        print(dump_json(rows))
+        print(dump_json(result))
         return
-    header = ("norm", "run", "n", "median", "baseline", "ratio of margins", "smaller / equal / larger", "p")
-    cells = (
-        (
-            row["norm"], f"{row['b']}\n{row['attack_b']}", f"{row['n']:,}",
-            f"{row['median_b']:.4g}", f"{row['median_a']:.4g}",
-            f"{row['median_ratio']:.4f} [{row['ratio_low']:.4f}, {row['ratio_high']:.4f}]",
-            f"{row['smaller']} / {row['ties']} / {row['larger']}", f"{row['p']:.2g}",
-        )
-        for row in rows
-    )  # fmt: skip
-    note = "Ratio: median over samples with its 95 % confidence interval; p: Wilcoxon signed-rank test."
-    show(f"Baseline: {rows[0]['a']}", make_table(header, cells), note)
+    header = ("norm", "run", "samples", "accuracy", "robust accuracy at ε", "median margin", "ratio of margins",
+              "smaller / equal / larger", "p")  # fmt: skip
+    lacking = [f"{each['norm']} ({each['attack']}) is in {each['in']}, but not in {each['not_in']}: not compared."
+               for each in result["missing"]]  # fmt: skip
+    show(f"Baseline: {runs[0]}", make_table(header, map(_comparison_cells, result["rows"])), *lacking,
+         "a → b: the baseline, then the run. Accuracies: of each run's own samples. Margins: of samples that both "
+         "classify correctly.",
+         "Ratio: median over samples with its 95 % confidence interval; p: Wilcoxon signed-rank test.")  # fmt: skip
+
+
+def _comparison_cells(row: dict[str, Any]) -> Iterator[str]:
+    yield row["norm"]
+    yield f"{row['b']}\n{row['attack_b']}"
+    yield (f"{row['samples_a']:,} → {row['samples_b']:,}\n{row['shared']:,} in both\n"
+           f"{row['n']:,} correct in both")  # fmt: skip
+    yield f"{row['accuracy_a']:.1%} → {row['accuracy_b']:.1%}"
+    yield "\n".join(f"{each['eps']:.4g}: {each['a']:.1%} → {each['b']:.1%}" for each in row["robust"])
+    yield f"{row['median_a']:.4g} → {row['median_b']:.4g}"
+    yield f"{row['median_ratio']:.4f}\n[{row['ratio_low']:.4f}, {row['ratio_high']:.4f}]"
+    yield f"{row['smaller']} / {row['ties']} / {row['larger']}"
+    yield f"{row['p']:.2g}"
