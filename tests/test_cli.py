@@ -51,7 +51,7 @@ def test_list_prints_names(kind: str) -> None:
 
 
 BAD = {
-    "list nothing": "cannot list 'nothing': choose from attacks, norms, presets, models, data",
+    "list nothing": "cannot list 'nothing': choose one of attacks, norms, presets, models, data",
     "demo --digits 0": "--digits is 0: choose 1 to 1,000",
     "demo --digits 1001": "--digits is 1001",
 }

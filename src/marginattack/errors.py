@@ -18,7 +18,7 @@ class MarginAttackError(Exception):
         ...     ma.preset("mnist")
         ... except ma.MarginAttackError as error:
         ...     print(error)
-        no preset named 'mnist': choose one of mnist-l2, ...
+        no preset named 'mnist': did you mean mnist-l2?
     """
 
 
@@ -39,10 +39,11 @@ class MissingDependencyError(MarginAttackError, ModuleNotFoundError):
     """A package of an optional extra is not installed, or cannot be imported. The message says how to install it."""
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """The question whether the most similar of the choices was meant, for an error; empty where none is similar."""
-    close = get_close_matches(name.lower(), list(choices), 1)
-    return f"did you mean {close[0]}? " if close else ""
+def choose(name: str, choices: Iterable[str]) -> str:
+    """What to write instead of an unknown name, for an error: the most similar choice, or any of them."""
+    known = list(choices)
+    close = get_close_matches(name.lower(), known, 1)
+    return f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"
 
 
 def one_line(error: BaseException) -> str:

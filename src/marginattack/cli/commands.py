@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from marginattack.cli.common import fail
 from marginattack.cli.options import GROUPS, group_of
-from marginattack.errors import nearest
+from marginattack.errors import choose
 
 UsageError: Any = typer.BadParameter.__base__  # of click, which new versions of typer contain and old ones import
 MANY = 15  # options, above which they are shown in groups
@@ -48,8 +48,7 @@ class Group(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
-            names = self.list_commands(ctx)
-            raise UsageError(f"no command named {args[0]!r}: {nearest(args[0], names)}choose from {', '.join(names)}")
+            raise UsageError(f"no command named {args[0]!r}: {choose(args[0], self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
 
@@ -72,14 +71,14 @@ def _explain(error: Any) -> str:
     see = f"see `{context.command_path} --help`"
     if unknown := getattr(error, "option_name", None):
         known = [name for each in context.command.get_params(context) for name in each.opts]
-        return f"no option named {unknown}: {nearest(unknown, known)}{see}"
+        return f"no option named {unknown}: {choose(unknown, known)}"
     if parameter := getattr(error, "param", None):
         name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar
         if not message:
             return f"{name} is missing: {parameter.help}"
         rejected: Any = getattr(error.__cause__, "errors", list)()  # of pydantic, with the value
         value = f" is {rejected[0]['input']!r}" if rejected else ""
-        return f"{name}{value}: {message} ({parameter.help})"
+        return f"{name}{value}: {message.removeprefix('value error, ')} ({parameter.help})"
     if extra := re.search(r"unexpected extra argument\S* \((.*)\)", message):
         return f"{extra[1]!r} belongs to no option: write --option VALUE; {see}"
     return f"{message}: {see}"

@@ -7,7 +7,7 @@ from typer import Argument
 
 from marginattack.cli.common import dump_json, make_table, one_line_errors, show
 from marginattack.cli.options import AsJson
-from marginattack.errors import nearest
+from marginattack.errors import choose
 
 KINDS = ("attacks", "norms", "presets", "models", "data")
 
@@ -19,7 +19,7 @@ def list_(
 ) -> None:
     """List attacks, norms, presets, models or data."""
     if kind not in KINDS:
-        raise ValueError(f"cannot list {kind!r}: {nearest(kind, KINDS)}choose from {', '.join(KINDS)}")
+        raise ValueError(f"cannot list {kind!r}: {choose(kind, KINDS)}")
     rows = _rows(kind)
     if as_json:
         print(dump_json(rows))

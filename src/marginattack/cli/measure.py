@@ -6,6 +6,7 @@ from typer import Exit, Option
 
 from marginattack.cli.common import Display, dump_json, one_line_errors, show
 from marginattack.cli.options import AsJson, Config, Quiet, Set, Unit, Verbose, check_unit, setting_options
+from marginattack.errors import choose
 from marginattack.runs.settings import as_toml, read_settings
 from marginattack.storage.paths import refuse_keys
 
@@ -95,7 +96,7 @@ def _make_cluster(engine: str, address: str | None, workers: int | None, gpus: f
         refuse_keys(address or "")
         return Cluster(address=address, workers=workers, gpus=gpus)
     if engine != "serial":
-        raise ValueError(f"no engine named {engine!r}: choose from serial, ray")
+        raise ValueError(f"no engine named {engine!r}: {choose(engine, ('serial', 'ray'))}")
     for flag, value in (("--address", address), ("--workers", workers), ("--gpus-per-worker", gpus)):
         if value is not None:
             raise ValueError(f"{flag} {value} needs a Ray cluster: add --engine ray")

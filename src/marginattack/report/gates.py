@@ -6,7 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from marginattack.core.norms import NORMS
-from marginattack.errors import InputError, nearest
+from marginattack.errors import InputError, choose
 from marginattack.margins import Margins
 from marginattack.report.series import load_series
 from marginattack.report.text import summarize_series
@@ -77,7 +77,7 @@ def _number(what: str, value: Any) -> float:
 
 def _norm(name: str) -> str:
     if name not in NORMS:
-        raise InputError(f"no norm named {name!r}: {nearest(name, NORMS)}choose from {', '.join(NORMS)}")
+        raise InputError(f"no norm named {name!r}: {choose(name, NORMS)}")
     return name
 
 

@@ -22,7 +22,7 @@ from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
 from marginattack.core.norms import NORMS
 from marginattack.core.randomized import Randomized
-from marginattack.errors import InputError, one_line, redact
+from marginattack.errors import InputError, choose, one_line, redact
 from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.session import Session
 from marginattack.runs.settings import Settings, build_attack
@@ -220,7 +220,7 @@ def _read_targets(target: str | None, n: int) -> Tensor | None:
             else np.loadtxt(path, dtype=np.int64, ndmin=1)
         )
     except (OSError, ValueError) as error:
-        reason = one_line(error)
+        reason = f"{one_line(error)} {choose(str(target), ('random', 'least-likely'))}"
         raise InputError(f"--target {target} is neither random, least-likely nor a file of classes: {reason}") from None
     if values.shape != (n,) or values.dtype.kind not in "iu":
         content = f"{values.dtype} of shape {values.shape}"

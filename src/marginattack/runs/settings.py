@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from marginattack.errors import InputError, redact
+from marginattack.errors import InputError, choose, redact
 from marginattack.storage.paths import refuse_keys
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Settings(_Strict):
         choices = [*NORMS] if info.field_name == "norms" else [*ATTACKS, *(f"preset:{name}" for name in PRESETS)]
         for name in names:
             if name not in choices:
-                raise ValueError(f"no {info.field_name[:-1]} named {name!r}: choose from {', '.join(choices)}")
+                raise ValueError(f"no {info.field_name[:-1]} named {name!r}: {choose(name, choices)}")
         return list(dict.fromkeys(names))
 
 
@@ -183,7 +183,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"--config {path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read --config {path}: {getattr(error, 'strerror', None) or error}") from None
+        reason = getattr(error, "strerror", None) or error
+        hint = "check the path, or write one with --print-config"
+        raise InputError(f"cannot read --config {path}: {reason}; {hint}") from None
 
 
 def _assign(tree: dict[str, Any], name: str, value: Any) -> None:
@@ -223,7 +225,8 @@ def _explain(error: ValidationError) -> str:
     section, key = str(first["loc"][0]), ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         nested: dict[str, type[BaseModel]] = {"model": ModelSettings, "data": DataSettings}
-        return f"no setting named {key}: choose from {', '.join(nested.get(section, Settings).model_fields)}"
+        known = list(nested.get(section, Settings).model_fields)
+        return f"no setting named {key}: {choose(str(first['loc'][-1]), known)}"
     return redact(f"setting {key} is {first['input']!r}: {_reason(error)}")
 
 
@@ -249,7 +252,7 @@ def build_attack(name: str, values: dict[str, Any]) -> "Attack":
     known = [field.name for field in fields(base)]  # type: ignore[arg-type]
     for key, value in values.items():
         if key not in known:
-            raise InputError(f"{name} has no setting {key}: choose from {', '.join(known)}")
+            raise InputError(f"{name} has no setting {key}: {choose(key, known)}")
         changes[key] = _convert(f"attack.{name}.{key}", value, hints[key])
     try:
         return replace(base, **changes)  # type: ignore[type-var]
