@@ -1,7 +1,7 @@
 """Margins: the result record, one row per sample."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -9,18 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marginattack.core.norms import as_norm
 from marginattack.errors import InputError
 from marginattack.storage.contract import COLUMNS, find_wrong_column, find_wrong_images
 from marginattack.storage.parquet import make_column, read_column, read_metadata, read_table, write_table
 from marginattack.storage.paths import StoragePath, parse_path
 from marginattack.storage.run_folder import RunFolder
+from marginattack.views import Views
 
 FORMAT = 4
 DIGESTS_SINCE = 4
+SUFFIXES = (".parquet", ".pq", "")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Margins:
+class Margins(Views):
     """How far each input is from the decision boundary, with the adversarial point that proves it.
 
     Every row was verified on the plain model. ``rejected`` marks points that failed the verification; they count as
@@ -42,6 +45,9 @@ class Margins:
         distance_at_90pct: (n,) float64, the best distance when about 90 % of the passes were spent.
         settings: what the margins were measured with: attack, budget, seed, bounds, versions; for a randomised model
             the fields of ``Randomized`` under "randomized".
+        original: shaped like ``adversarial``, the inputs; None where they were not stored.
+        names: one name per sample, such as its file; None where there are none.
+        classes: the names of the classes; None where they are unknown.
 
     Example:
         >>> import torch
@@ -65,6 +71,9 @@ class Margins:
     rejected: Tensor
     distance_at_90pct: Tensor
     settings: dict[str, Any]
+    original: Tensor | None = None
+    names: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.distance)
@@ -73,7 +82,37 @@ class Margins:
         s = self.summary()
         shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
         shares += ", randomized" if self.settings.get("randomized") else ""
+        shares += f", stopped at {self.settings['enough']:.4g}" if self.settings.get("enough") else ""
         return f"Margins({self.norm}, n={s['n']}, {shares})"
+
+    def __getitem__(self, rows: Any) -> "Margins":
+        """Some of the samples: a number, a slice, a boolean mask or an array of numbers."""
+        index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
+        if isinstance(index, Tensor) and index.dtype == torch.bool and index.shape != (len(self),):
+            raise InputError(
+                f"the mask has shape {tuple(index.shape)} for {len(self)} samples: give one value for each"
+            )
+        chosen = torch.arange(len(self))[index].reshape(-1)
+        return replace(self, **{name: _select(value, chosen) for name, value in self._rows().items()})
+
+    def _rows(self) -> dict[str, Any]:
+        """The fields that hold one value per sample."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "classes"}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor | tuple)}
+
+    def __iter__(self) -> Iterator["Margins"]:
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def perturbation(self) -> Tensor:
+        """What was added to the inputs: adversarial − original, zero where nothing was found.
+
+        Raises:
+            InputError: the inputs were not stored.
+        """
+        if self.original is None:
+            raise InputError("these margins have no inputs: measure again, or subtract the inputs from m.adversarial")
+        return self.adversarial - self.original
 
     @property
     def refuted(self) -> Tensor:
@@ -179,16 +218,18 @@ class Margins:
             if (part.norm, part.settings) != (first.norm, first.settings):
                 differing = f"{part.norm} {part.settings} and {first.norm} {first.settings}"
                 raise InputError(f"cannot join margins with different settings: {differing}")
-        rows: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in Margins.columns()}
-        return replace(first, **rows)
+        each = [part._rows() for part in parts]
+        rows = {name: [some.get(name) for some in each] for name in each[0]}
+        return replace(first, **{name: _concatenate(values) for name, values in rows.items()})
 
     def save(self, path: str | StoragePath) -> None:
         """Write a Parquet file with one row per sample, atomically.
 
         Args:
-            path: the file, which is replaced if it exists; also an address such as ``s3://bucket/file``.
+            path: the file, named .parquet, which is replaced if it exists; also an address such as ``s3://bucket/file``.
 
         Raises:
+            InputError: the name has the suffix of another format.
             OSError: the file cannot be written.
 
         Example:
@@ -200,9 +241,15 @@ class Margins:
         """
         import pyarrow as pa
 
+        if (suffix := parse_path(path).suffix) not in SUFFIXES:
+            hint = "name it .parquet, or use to_pandas() and its writers, such as to_csv"
+            raise InputError(f"{path} ends in {suffix}, but margins are saved as Parquet: {hint}")
         table = pa.table({name: make_column(getattr(self, name)) for name in Margins.columns()})
         shape = list(self.adversarial.shape[1:])
         about = {"format": FORMAT, "norm": self.norm, "shape": shape, "settings": self.settings}
+        for name, column in (("original", self.original), ("names", self.names)):
+            table = table if column is None else table.append_column(name, make_column(column))
+        about |= {} if self.classes is None else {"classes": list(self.classes)}
         write_table(parse_path(path), table, about)
 
     @staticmethod
@@ -233,8 +280,9 @@ class Margins:
         if path.is_dir():
             folder = RunFolder(path)
             part = folder.find(norm=norm, attack=attack)
-            columns, settings = folder.read_part(part)
-            return Margins(norm=part.norm, settings=settings, **{name: columns[name] for name in Margins.columns()})
+            found, settings = folder.read_part(part)
+            rows: dict[str, Any] = {name: found[name] for name in (*Margins.columns(), "original")}
+            return Margins(norm=part.norm, settings=settings, **rows)
         hint = "give a file that Margins.save wrote, or a run folder"
         try:
             table = read_table(path, hint=hint)
@@ -247,8 +295,29 @@ class Margins:
         if problem := _find_problem(about, table):
             raise InputError(f"{path} {problem}: {hint}")
         shapes = {"adversarial": about["shape"]}
-        columns = {name: read_column(table, name, shapes.get(name, ())) for name in Margins.columns()}
-        return Margins(norm=about["norm"], settings=about["settings"], **columns)
+        columns: dict[str, Any] = {name: read_column(table, name, shapes.get(name, ())) for name in Margins.columns()}
+        return Margins(norm=about["norm"], settings=about["settings"], **columns, **_read_optional(table, about))
+
+
+class MarginsByNorm(dict[Any, Margins]):
+    """One result per norm, as ``measure(norm=[…])`` returns them; keys are norms by any of their names.
+
+    Example:
+        >>> import numpy, torch
+        >>> import marginattack as ma
+        >>> results = ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], ["L2", numpy.inf], budget=20)
+        >>> list(results), results[2].norm
+        (['l2', 'linf'], 'l2')
+    """
+
+    def __missing__(self, key: Any) -> Margins:
+        name = as_norm(key).name
+        if name not in self:
+            raise KeyError(f"{name} was not measured: there is {', '.join(self)}")
+        return self[name]
+
+    def _repr_html_(self) -> str:
+        return "".join(margins._repr_html_() for margins in self.values())
 
 
 def _find_problem(about: dict[str, Any], table: Any) -> str | None:
@@ -259,4 +328,27 @@ def _find_problem(about: dict[str, Any], table: Any) -> str | None:
     if about["format"] >= DIGESTS_SINCE and "digest" not in about:
         return "is damaged (it has no digest)"
     columns = {name: COLUMNS[name] for name in Margins.columns() if name != "adversarial"}
-    return find_wrong_column(table, columns) or find_wrong_images(table, ["adversarial"], about["shape"])
+    images = [name for name in ("adversarial", "original") if name == "adversarial" or name in table.column_names]
+    return find_wrong_column(table, columns) or find_wrong_images(table, images, about["shape"])
+
+
+def _read_optional(table: Any, about: dict[str, Any]) -> dict[str, Any]:
+    """What only some files hold: the inputs, the names of samples and of classes."""
+    found: dict[str, Any] = {}
+    if "original" in table.column_names:
+        found["original"] = read_column(table, "original", about["shape"])
+    if "names" in table.column_names:
+        found["names"] = tuple(map(str, table.column("names").to_pylist()))
+    if isinstance(about.get("classes"), list):
+        found["classes"] = tuple(map(str, about["classes"]))
+    return found
+
+
+def _select(value: Any, rows: Tensor) -> Any:
+    return value[rows] if isinstance(value, Tensor) else tuple(value[row] for row in rows.tolist())
+
+
+def _concatenate(values: list[Any]) -> Any:
+    if any(value is None for value in values):
+        return None
+    return torch.cat(values) if isinstance(values[0], Tensor) else tuple(each for value in values for each in value)

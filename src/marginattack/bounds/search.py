@@ -80,6 +80,7 @@ def bound(
     with open_session(classifier) as session:
         if session.randomized is not None:
             raise InputError("the Classifier is randomised: bounds are about one function, so fix its random numbers")
+        session.space.require_plain("bound")
         samples = session.validate(images, labels)
         graph = trace(session.classifier.model, samples.images[:PROBED].to(session.classifier.device))
         prediction = session.predict(samples.images)

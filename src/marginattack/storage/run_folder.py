@@ -247,7 +247,7 @@ class RunFolder:
         each = [numeric_columns(table) for table in tables.values()]
         columns = {name: torch.cat([some[name] for some in each]) for name in each[0]}
         images = [self.images(part, shard, margins=table) for shard, table in tables.items()]
-        columns["adversarial"] = torch.cat([some["adversarial"] for some in images])
+        columns |= {name: torch.cat([some[name] for some in images]) for name in ("original", "adversarial")}
         identity = self.manifest["identity"]
         attack = self.manifest["attacks"][part.attack]
         return columns, {**identity, "attack": attack, "targeted": identity["target"] is not None}
