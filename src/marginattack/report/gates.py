@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from marginattack.core.norms import NORMS
-from marginattack.errors import InputError, choose
+from marginattack.core.norms import as_norm
+from marginattack.errors import InputError
 from marginattack.margins import Margins
 from marginattack.report.series import load_series
 from marginattack.report.text import summarize_series
@@ -54,12 +54,12 @@ def parse_gates(
         if not colon or not at:
             raise InputError(f"robust accuracy {text!r}: write NORM@EPS:ACCURACY, for example linf@8/255:0.45")
         numbers = {"least": _number("robust accuracy", least), "eps": _number("robust accuracy", eps)}
-        gates.append(Gate(quantity="robust accuracy", norm=_norm(norm), **numbers))
+        gates.append(Gate(quantity="robust accuracy", norm=as_norm(norm).name, **numbers))
     for text in [median_margin] if isinstance(median_margin, str) else median_margin:
         norm, colon, least = text.partition(":")
         if not colon:
             raise InputError(f"median margin {text!r}: write NORM:MARGIN, for example l2:0.5")
-        gates.append(Gate(quantity="median margin", norm=_norm(norm), least=_number("median margin", least)))
+        gates.append(Gate(quantity="median margin", norm=as_norm(norm).name, least=_number("median margin", least)))
     if not gates:
         raise InputError("nothing to check: give an accuracy, a robust accuracy or a median margin")
     for gate in gates:
@@ -73,12 +73,6 @@ def _number(what: str, value: Any) -> float:
         return as_number(str(value))
     except ValueError as error:
         raise InputError(f"{what} of a gate: {error}") from None
-
-
-def _norm(name: str) -> str:
-    if name not in NORMS:
-        raise InputError(f"no norm named {name!r}: {choose(name, NORMS)}")
-    return name
 
 
 def check_result(result: str | StoragePath | Margins, gates: Sequence[Gate]) -> list[Outcome]:

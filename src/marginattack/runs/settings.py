@@ -140,12 +140,14 @@ class Settings(_Strict):
     def _check_names(cls, names: list[str], info: Any) -> list[str]:
         from marginattack.attacks import ATTACKS
         from marginattack.attacks.presets import PRESETS
-        from marginattack.core.norms import NORMS
+        from marginattack.core.norms import as_norm
 
-        choices = [*NORMS] if info.field_name == "norms" else [*ATTACKS, *(f"preset:{name}" for name in PRESETS)]
+        if info.field_name == "norms":
+            return list(dict.fromkeys(as_norm(name).name for name in names))
+        choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS)]
         for name in names:
             if name not in choices:
-                raise ValueError(f"no {info.field_name[:-1]} named {name!r}: {choose(name, choices)}")
+                raise ValueError(f"no attack named {name!r}: {choose(name, choices)}")
         return list(dict.fromkeys(names))
 
 
