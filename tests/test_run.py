@@ -104,7 +104,7 @@ def test_robust_accuracy_counts_every_sample_and_has_an_interval(run: Path) -> N
 def test_compare_joins_by_pixels_in_any_order(run: Path, tmp_path: Path) -> None:
     more = ("--shuffle", "3", "--limit", "30", "--set", "attack.marginattack.moves=100")
     cli(*command(run.parent, tmp_path / "other", *more, n=32)[3:])
-    rows = json.loads(cli("compare", str(run), str(tmp_path / "other"), "--json"))
+    rows = json.loads(cli("compare", str(run), str(tmp_path / "other"), "--json"))["rows"]
     right = int(sum(number % 10 > 0 for number in np.random.default_rng(3).permutation(32)[:30]))
     assert [(row["norm"], row["n"]) for row in rows] == [("l2", right), ("linf", right)]
     for row in rows:

@@ -15,7 +15,7 @@ from marginattack.core.norms import Norm, NormLike, as_norm
 from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.streams import Chunk, class_names, count_rows, read_chunks
 from marginattack.core.validation import Batch
-from marginattack.errors import InputError
+from marginattack.errors import InputError, choose
 from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import choose_precision
 from marginattack.execution.session import Session, open_session
@@ -202,6 +202,8 @@ def as_attack(attack: Any) -> Attack:
         return attack
     if isinstance(attack, str) and attack in ATTACKS:
         return ATTACKS[attack]()
+    if isinstance(attack, str):
+        raise InputError(f"no attack named {attack!r}: {choose(attack, ATTACKS)}")
     raise InputError(f"attack is {attack!r}: give an attack such as Race(), or one of {', '.join(ATTACKS)}")
 
 
@@ -225,7 +227,13 @@ def _as_classifier(
 
 
 def _measure_batches(
-    session: Session, samples: Batch, batch: int, norm: Norm, attack: Attack, budget: int | None, seed: int,
+    session: Session,
+    samples: Batch,
+    batch: int,
+    norm: Norm,
+    attack: Attack,
+    budget: int | None,
+    seed: int,
     enough: float | None,
 ) -> Iterator[tuple[Session, dict[str, Any]]]:
     """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next.

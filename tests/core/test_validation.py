@@ -155,7 +155,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "no budget": (lambda: measure(budget=0), "budget is 0.*at least 1"),
     "no batch": (lambda: measure(batch=0), "batch is 0"),
     "no batch size": (lambda: ma.Classifier(MODEL, batch_size=0), "batch_size is 0: it must be at least 1"),
-    "preset": (lambda: ma.preset("mnist-l7"), "no preset named 'mnist-l7': choose one of mnist-l2"),
+    "preset": (lambda: ma.preset("mnist-l7"), "no preset named 'mnist-l7': did you mean mnist-l2?"),
     "zoo": (lambda: zoo("alexnet"), "no zoo model named 'alexnet': choose one of mnist-cnn"),
     "samples": (lambda: samples("svhn"), "no samples named 'svhn': choose one of mnist"),
     "join of nothing": (lambda: ma.Margins.join([]), "cannot join no margins"),

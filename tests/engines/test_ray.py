@@ -202,7 +202,7 @@ def _check_worker_reads(job: Job, folder: RunFolder, owner: str, monkeypatch: py
     ("more", "named"),
     [
         (["--workers", "2"], "--workers 2 needs a Ray cluster: add --engine ray"),
-        (["--engine", "slurm"], "no engine named 'slurm': choose from serial, ray"),
+        (["--engine", "slurm"], "no engine named 'slurm': choose one of serial, ray"),
         (["--engine", "ray", "--gpus-per-worker", "1", "--device", "cpu"], "this machine has no GPU"),
         (["--engine", "ray", "--device", "cuda:1"], "cuda:1"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "at --address 127.0.0.1:1: [Errno 111] Connection refused"),

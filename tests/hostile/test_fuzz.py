@@ -26,9 +26,10 @@ from memory import limited_memory
 from run_folders import MODELS, data
 from torch import nn
 
+from marginattack.cli.common import dump_json
 from marginattack.errors import InputError, MarginAttackError
 from marginattack.margins import Margins
-from marginattack.report.text import dump_json, summarize_run
+from marginattack.report.text import summarize_run
 from marginattack.runs.run import run
 from marginattack.runs.settings import read_settings
 from marginattack.sources.data import open_data

@@ -82,7 +82,7 @@ def test_the_same_in_python(folder: Path) -> None:
     scope: dict[str, Any] = {}
     exec(NET, scope)
     run = ma.Margins.load(folder / "run-people.csv")
-    space = {"bounds": ([18, 0, 0, 0], [100, 100, np.inf, 1]), "scale": [10, 5, 1e4, 1]}
+    space: dict[str, Any] = {"bounds": ([18, 0, 0, 0], [100, 100, np.inf, 1]), "scale": [10, 5, 1e4, 1]}
     fixed = [False, False, False, True]
     margins = ma.measure(scope["make"](), run.original, run.label, "l2", budget=30, fixed=fixed, **space)
     assert torch.allclose(margins.distance, run.distance, rtol=1e-3)
@@ -95,8 +95,8 @@ def test_sounds(tmp_path: Path) -> None:
         with wave.open(str(tmp_path / f"{number}.wav"), "wb") as file:
             file.setparams((1, 2, 16000, 0, "NONE", ""))
             file.writeframes((32767 * tone).astype("<i2").tobytes())
-        with wave.open(str(tmp_path / f"{number}.wav"), "rb") as file:
-            sounds.append(np.frombuffer(file.readframes(200), "<i2").astype(np.float32) / 32768)
+        with wave.open(str(tmp_path / f"{number}.wav"), "rb") as stored:
+            sounds.append(np.frombuffer(stored.readframes(200), "<i2").astype(np.float32) / 32768)
     x = np.stack(sounds)[:, None]  # (n, channels, samples)
     session: Any = importlib.import_module("onnxruntime").InferenceSession(str(ONNX / "audio-20.onnx"))
     y = session.run(None, {session.get_inputs()[0].name: x})[0].argmax(1)

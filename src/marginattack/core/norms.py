@@ -31,7 +31,7 @@ from torch import Tensor
 from marginattack.core.box import Box
 from marginattack.core.fusion import fusible
 from marginattack.core.types import Points, Scalars
-from marginattack.errors import InputError
+from marginattack.errors import InputError, choose
 
 NEWTON_STEPS, NEWTON_STEPS_ON_GPU = 100, 10  # at most; on a GPU always, since testing for convergence would wait for it
 TINY = 1e-30
@@ -226,7 +226,7 @@ def as_norm(norm: NormLike) -> Norm:
     for known in (name, f"l{p}"):
         if known in NORMS:
             return NORMS[known]
-    raise InputError(f"no norm named {norm!r}: choose one of {', '.join(NORMS)}")
+    raise InputError(f"no norm named {norm!r}: {choose(name, NORMS)}")
 
 
 @fusible

@@ -19,21 +19,24 @@ Row = Sequence[str | int | float]
 
 
 def build_tables(view: View) -> Iterator[tuple[str, Row, list[Row]]]:
-    """Yield the name, the header and the rows of each table."""
+    """Yield the name, the header and the rows of each table; distances are in the unit of the view."""
+    scale = view.axis.scale
     header: Row = ("run", "norm", "samples", "accuracy, %", "median margin", "from", "to", "nothing found", "passes")
     yield "numbers", header, [
-        (s.name, s.norm, s.seen, 100 * s.accuracy, s.median, *s.median_interval, s.not_found, s.passes)
+        (s.name, s.norm, s.seen, 100 * s.accuracy, s.median * scale, *(end * scale for end in s.median_interval),
+         s.not_found, s.passes)
         for s in view.group
     ]  # fmt: skip
     header = ("run", "class", "samples", "lower quartile", "median margin", "upper quartile", "nothing found",
               "most common adversarial class")  # fmt: skip
     yield "classes", header, [
-        (s.name, row.name, row.n, row.low, row.median, row.high, row.not_found, row.adversarial_class)
+        (s.name, row.name, row.n, row.low * scale, row.median * scale, row.high * scale, row.not_found,
+         row.adversarial_class)
         for s in view.group for row in summarize_classes(s)
     ]  # fmt: skip
     levels = view.axis.round_levels(2)
     yield "curve", ("run", "epsilon", "robust accuracy, %", "from", "to"), [
-        (s.name, eps, 100 * row.accuracy, 100 * row.low, 100 * row.high)
+        (s.name, eps * scale, 100 * row.accuracy, 100 * row.low, 100 * row.high)
         for s in view.group for eps, row in zip(levels.tolist(), s.robust_accuracy(levels), strict=True)
     ]  # fmt: skip
 

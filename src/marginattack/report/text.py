@@ -1,6 +1,5 @@
 """A run as JSON and as tables for the terminal."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,8 +58,10 @@ def summarize_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float
     }  # fmt: skip
 
 
-def format_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float | int = 1) -> list[Any]:
-    """Format a run for the terminal: a rich table and lines of text."""
+def format_run(
+    store: RunFolder, eps: Sequence[float | int] = (), unit: float | int = 1, *, findings: bool = True
+) -> list[Any]:
+    """Format a run for the terminal: a rich table and lines of text, the last of which are the findings."""
     from rich.table import Table
 
     run = summarize_run(store, eps, unit)
@@ -76,7 +77,9 @@ def format_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float | 
                       for level in part["robust"]),
             f"{part['forwards']:.0f} + {part['backwards']:.0f}",
         )  # fmt: skip
-    return [f"{run['model']} on {run['data']}", table, *_tabulate_smallest(store, run), *_write_remarks(store, run)]
+    listed = [f"{each['grade']}: {each['code']}: {each['seen']}" for each in run["findings"]] if findings else []
+    smallest = _tabulate_smallest(store, run)
+    return [f"{run['model']} on {run['data']}", table, *smallest, *_write_remarks(store, run), *listed]
 
 
 def _tabulate_smallest(store: RunFolder, run: dict[str, Any]) -> list[Any]:
@@ -109,14 +112,8 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
     for part in run["parts"]:
         if "median_at_8_bits" in part:
             lines.append(f"{part['norm']} at 8 bits: median {_format_number(part['median_at_8_bits'])}.")
-    return lines + [f"{finding['grade']}: {finding['code']}: {finding['seen']}" for finding in store.findings]
+    return lines
 
 
 def _format_number(value: float | None) -> str:
     return "–" if value is None or np.isnan(value) else f"{value:.4g}"
-
-
-def dump_json(tree: Any) -> str:
-    """Serialize to strict JSON; NaN and infinity become null."""
-    finite = json.loads(json.dumps(tree), parse_constant=lambda name: None)
-    return json.dumps(finite, indent=1, allow_nan=False)

@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from marginattack._version import __version__
-from marginattack.analysis.diagnose import Finding, preflight
+from marginattack.analysis.diagnose import Examination, examine
 from marginattack.attacks import Attack
 from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
 from marginattack.core.norms import NORMS
 from marginattack.core.randomized import Randomized
-from marginattack.errors import InputError, one_line, redact
+from marginattack.errors import InputError, choose, one_line, redact
 from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.session import Session
 from marginattack.runs.settings import Settings, build_attack
@@ -126,6 +126,10 @@ class Job:
             return logits.scatter(1, y[:, None], torch.inf).argmin(1)
         return None
 
+    def with_shards_of(self, size: int) -> "Job":
+        """The same job in shards of this many samples."""
+        return replace(self, settings=self.settings.model_copy(update={"shard": size}))
+
     def make_classifier(self) -> Classifier:
         """The model as the settings say it is to be evaluated."""
         s = self.settings
@@ -140,7 +144,8 @@ class Job:
             return self.settings.batch
         _, images, labels = self.samples([0])
         image = session.validate(images, labels).images[0]
-        return min(fitting_batch_size(session, image), self.settings.shard)
+        fitting = fitting_batch_size(session, image)
+        return min(fitting, self.settings.shard or fitting)
 
 
 def open_job(settings: Settings, driver: Mapping[str, Any] | None = None) -> Job:
@@ -185,11 +190,11 @@ def _draw(labels: Tensor, n: int, seed: int) -> np.ndarray:
     return np.asarray(order[np.argsort(rank, kind="stable")[:n]])
 
 
-def run_preflight(job: Job) -> list[Finding]:
+def run_preflight(job: Job) -> Examination:
     """Diagnose the model before anything is measured, on samples spread over the run."""
     positions = np.unique(np.linspace(0, len(job.order) - 1, min(PREFLIGHT_SAMPLES, len(job.order))).astype(int))
     _, images, labels = job.samples(positions.tolist())
-    return preflight(
+    return examine(
         job.model.module, images, labels, bare=job.model.bare, was_training=job.model.was_training,
         preprocessing=job.model.preprocessing, expect_accuracy=job.settings.expect_accuracy,
         randomized=job.settings.randomized,
@@ -244,7 +249,7 @@ def _read_targets(target: str | None, n: int) -> Tensor | None:
             else np.loadtxt(path, dtype=np.int64, ndmin=1)
         )
     except (OSError, ValueError) as error:
-        reason = one_line(error)
+        reason = f"{one_line(error)} {choose(str(target), ('random', 'least-likely'))}"
         raise InputError(f"--target {target} is neither random, least-likely nor a file of classes: {reason}") from None
     if values.shape != (n,) or values.dtype.kind not in "iu":
         content = f"{values.dtype} of shape {values.shape}"

@@ -6,12 +6,13 @@ title of a field as the placeholder for its value. Torch is imported only where 
 
 import tomllib
 from dataclasses import fields, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from marginattack.errors import InputError, redact
+from marginattack.errors import InputError, choose, redact
 from marginattack.storage.paths import refuse_keys
 
 if TYPE_CHECKING:
@@ -123,9 +124,11 @@ class Settings(_Strict):
     )
     expect_accuracy: float | None = Field(
         None, ge=0, le=1, title="ACCURACY",
-        description="Claimed accuracy, from 0 to 1; a much lower one is a grave finding.",
+        description="Claimed accuracy, from 0 to 1; one lower by more than 0.1 is a grave finding.",
     )  # fmt: skip
-    shard: int = Field(512, ge=1, description="Samples per shard; results are stored shard by shard.")
+    shard: int | None = Field(
+        None, ge=1, description="Samples per shard; results are stored shard by shard, by default every few seconds."
+    )
     shard_timeout: int = Field(
         86400, ge=1, le=10**9, title="SECONDS",
         description="Time after which a shard counts as hung and is tried again.",
@@ -186,12 +189,14 @@ class Settings(_Strict):
     def _check_names(cls, names: list[str], info: Any) -> list[str]:
         from marginattack.attacks import ATTACKS
         from marginattack.attacks.presets import PRESETS
-        from marginattack.core.norms import NORMS
+        from marginattack.core.norms import as_norm
 
-        choices = [*NORMS] if info.field_name == "norms" else [*ATTACKS, *(f"preset:{name}" for name in PRESETS)]
+        if info.field_name == "norms":
+            return list(dict.fromkeys(as_norm(name).name for name in names))
+        choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS)]
         for name in names:
             if name not in choices:
-                raise ValueError(f"no {info.field_name[:-1]} named {name!r}: choose from {', '.join(choices)}")
+                raise ValueError(f"no attack named {name!r}: {choose(name, choices)}")
         return list(dict.fromkeys(names))
 
 
@@ -229,7 +234,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"--config {path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read --config {path}: {getattr(error, 'strerror', None) or error}") from None
+        reason = getattr(error, "strerror", None) or error
+        hint = "check the path, or write one with --print-config"
+        raise InputError(f"cannot read --config {path}: {reason}; {hint}") from None
 
 
 def _assign(tree: dict[str, Any], name: str, value: Any) -> None:
@@ -255,13 +262,22 @@ def _parse_value(text: str) -> Any:
         return text
 
 
+def as_number(text: str) -> float:
+    """Parse a number, which may be a fraction such as 8/255."""
+    try:
+        return float(Fraction(text)) if "/" in text else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{text!r} is not a number: write 0.5 or 8/255") from None
+
+
 def _explain(error: ValidationError) -> str:
     """Explain the first error in one line that names the setting."""
     first = error.errors(include_url=False, include_context=False)[0]
     section, key = str(first["loc"][0]), ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         nested: dict[str, type[BaseModel]] = {"model": ModelSettings, "data": DataSettings}
-        return f"no setting named {key}: choose from {', '.join(nested.get(section, Settings).model_fields)}"
+        known = list(nested.get(section, Settings).model_fields)
+        return f"no setting named {key}: {choose(str(first['loc'][-1]), known)}"
     return redact(f"setting {key} is {first['input']!r}: {_reason(error)}")
 
 
@@ -287,7 +303,7 @@ def build_attack(name: str, values: dict[str, Any]) -> "Attack":
     known = [field.name for field in fields(base)]  # type: ignore[arg-type]
     for key, value in values.items():
         if key not in known:
-            raise InputError(f"{name} has no setting {key}: choose from {', '.join(known)}")
+            raise InputError(f"{name} has no setting {key}: {choose(key, known)}")
         changes[key] = _convert(f"attack.{name}.{key}", value, hints[key])
     try:
         return replace(base, **changes)  # type: ignore[type-var]
@@ -304,8 +320,12 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
             return Constant(float(value))
         raise InputError(f"{name} is {value!r}: give a number for a constant schedule; other schedules need Python")
     try:
+        if isinstance(value, str) and "/" in value and hint in (float, float | None):
+            return as_number(value)
         return TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
     except ValidationError as error:
         raise InputError(f"{name} is {value!r}: {_reason(error)}") from None
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
     except Exception:  # pydantic has no schema for objects such as projections
         raise InputError(f"{name} is an object that cannot be set here: use the Python API") from None

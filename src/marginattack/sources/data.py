@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from marginattack.errors import InputError
+from marginattack.errors import InputError, choose
 from marginattack.sources.common import Form, match_form
 from marginattack.sources.data_base import Data as Data
 from marginattack.sources.data_base import Options
@@ -54,7 +54,7 @@ def open_samples(source: str, options: Options) -> Data:
     """Open bundled images."""
     name = source.removeprefix("samples:")
     if name not in SAMPLES:
-        raise InputError(f"no samples named {name!r}: choose one of {', '.join(SAMPLES)}")
+        raise InputError(f"no samples named {name!r}: {choose(name, SAMPLES)}")
     with as_file(files(__package__) / "samples" / f"{name}.npz") as path:
         return read_npz(source, path, options)
 
@@ -138,5 +138,7 @@ def find_form(source: str) -> str:
     form = "FOLDER" if path.is_dir() else match_form(source, FORMS)
     if form is None:
         problem = "neither a folder nor a file of a known kind" if path.exists() else "no such file or folder"
-        raise InputError(f"--data {source}: {problem}: choose one of {', '.join(FORMS)}")
+        hint = choose(source.partition(":")[0] + ":NAME", FORMS)
+        hint = f"did you mean samples:{source}?" if source in SAMPLES else hint
+        raise InputError(f"--data {source}: {problem}: {hint}")
     return form

@@ -7,6 +7,7 @@ import re
 import sys
 import types
 import warnings
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ def _import_module(name: str) -> tuple[types.ModuleType, bytes]:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
             hint = f"searched {Path.cwd()} and the installed packages; for a file pass file.py:factory"
-            raise InputError(f"no module named {name}: {hint}") from error
+            close = get_close_matches(name, ("zoo", "torchvision", "timm", "hf"), 1)
+            question = f"did you mean {close[0]}:NAME? " if close else ""
+            raise InputError(f"no module named {name}: {question}{hint}") from error
     file = getattr(module, "__file__", None)
     return module, Path(file).read_bytes() if file else b""
 
