@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 import torch
 import torchvision_stub
@@ -24,6 +27,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from memory import limited_memory
 from run_folders import MODELS, data
+from safetensors.numpy import save_file
 from torch import nn
 
 from marginattack.cli.common import dump_json
@@ -155,6 +159,32 @@ def test_damaged_npz(folder: Path) -> None:
         check(folder, read)
 
     np.savez(folder / "a.npz", x=x, y=y)
+    read()
+    each()
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.safetensors", "a.csv", "a.parquet"])
+def test_damaged_arrays_and_tables(name: str, folder: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32), np.arange(10)
+    table = pa.table({f"f{i}": x[:, i] for i in range(4)} | {"label": y, "name": [f"row {i}" for i in y]})
+    np.save(folder / "a.npy", x)
+    np.save(folder / "y.npy", y)
+    save_file({"x": x, "y": y}, folder / "a.safetensors")
+    pa.csv.write_csv(table, folder / "a.csv")
+    pa.parquet.write_table(table, folder / "a.parquet")
+    options = {"labels": "y.npy"} if name == "a.npy" else {}
+
+    def read() -> None:
+        opened = open_data(name, raw=True, **options)
+        opened.digest()
+        opened.read(range(len(opened)))
+
+    @cases(75)
+    @given(damaged_bytes((folder / name).read_bytes()))
+    def each(damaged: bytes) -> None:
+        (folder / name).write_bytes(damaged)
+        check(folder, read)
+
     read()
     each()
 
