@@ -194,12 +194,17 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
 
 
+@pytest.mark.parametrize(("source", "number"), [(None, 350), ("tabular-20", 50), ("resized-21", 50)])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_damaged_onnx(folder: Path) -> None:
+def test_damaged_onnx(folder: Path, source: str | None, number: int) -> None:
+    """Files of the legacy exporter, and of the current one, whose opset is converted."""
     file = folder / "m.onnx"
-    torch.onnx.export(mlp(), (torch.rand(2, 3, 2, 2),), file, opset_version=17, dynamo=False)
+    if source is None:
+        torch.onnx.export(mlp(), (torch.rand(2, 3, 2, 2),), file, opset_version=17, dynamo=False)
+    else:
+        shutil.copy(Path(__file__).parent.parent / f"data/onnx/{source}.onnx", file)
 
-    @cases(350)
+    @cases(number)
     @given(damaged_graph(file.read_bytes(), onnx))
     def each(damaged: bytes) -> None:
         file.write_bytes(damaged)
