@@ -4,14 +4,16 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
 
+from marginattack import __version__
 from marginattack.cli import app
-from marginattack.cli.common import progress
+from marginattack.cli.common import Display
 from marginattack.runs.settings import DataSettings, ModelSettings, Settings
 
 RUNNER = CliRunner()
@@ -49,7 +51,7 @@ def test_list_prints_names(kind: str) -> None:
 
 
 BAD = {
-    "list nothing": "cannot list 'nothing': choose from attacks, norms, presets, models, data",
+    "list nothing": "cannot list 'nothing': choose one of attacks, norms, presets, models, data",
     "demo --digits 0": "--digits is 0: choose 1 to 1,000",
     "demo --digits 1001": "--digits is 1001",
 }
@@ -84,20 +86,47 @@ def test_help_imports_no_torch(command: str) -> None:
     assert [words for words in HELP[command] if words not in result.stdout] == []
 
 
+def test_a_long_help_shows_groups_with_the_five_most_used_options_first() -> None:
+    text = RUNNER.invoke(app, ["measure", "-h"]).stdout
+    sections = dict(re.findall(r"^(\w[\w ]*):\n((?: .*\n)+)", text, flags=re.MULTILINE))
+    groups = ["Most used", "Model", "Data", "Attack", "Output", "Settings in a file", "Execution", "Other"]
+    assert [*sections] == groups
+    options = {
+        name: re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, flags=re.MULTILINE) for name, text in sections.items()
+    }
+    assert options["Most used"] == ["--model", "--data", "--norm", "--limit", "--out"]
+    assert options["Other"] == ["--help"]  # every other option has a group
+
+
+def test_the_program_has_a_version_a_short_help_and_shell_completion() -> None:
+    for arguments, printed in ((["--version"], f"marginattack {__version__}\n"), (["-h"], "Usage: "), ([], "Usage: ")):
+        result = RUNNER.invoke(app, arguments, prog_name="marginattack")
+        assert (result.exit_code, result.stderr) == (0, ""), arguments
+        assert printed in result.stdout
+    words = {"_MARGINATTACK_COMPLETE": "complete_bash", "COMP_WORDS": "marginattack measure --norm", "COMP_CWORD": "2"}
+    assert "--normalize" in RUNNER.invoke(app, [], prog_name="marginattack", env=words).stdout
+
+
 def test_every_setting_is_described_in_help() -> None:
     text = " ".join(RUNNER.invoke(app, ["measure", "--help"]).stdout.split())
     for name, field in [pair for each in (ModelSettings, DataSettings, Settings) for pair in each.model_fields.items()]:
         assert name in ("model", "data", "attack") or str(field.description) in text, name
 
 
-def test_tasks_with_a_note_log_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("marginattack.cli.common.LOG_INTERVAL", 0)
-    with progress("measuring", 8, note=lambda: "2 workers") as advance, progress("quiet", 8) as advance_quietly:
-        for step in (advance, advance_quietly, advance):
-            step(2)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == "marginattack: measuring 2/8, 2 workers"
-    assert re.fullmatch(r"marginattack: measuring 4/8, [\d.]+/s, 2 workers, 0 min left", second)
+def test_progress_is_logged_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("marginattack.cli.common.LOG_INTERVAL", 0.05)
+    for quiet in (False, True):
+        with Display(quiet=quiet, note=lambda: "2 workers").progress("measuring", 8) as advance:
+            time.sleep(0.08)  # a line without any sample done
+            advance(2)
+            time.sleep(0.1)
+        first, *_, last = capsys.readouterr().err.splitlines() or ["", ""]
+        assert bool(first) is not quiet
+        if first:
+            assert first == "marginattack: measuring 0/8, 2 workers after 0 s"
+            assert re.fullmatch(r"marginattack: measuring 2/8, [\d.e+]+/s, \d s left, 2 workers after 0 s", last)
 
 
 def test_the_package_needs_only_torch_and_numpy_and_measure_stays_a_function() -> None:

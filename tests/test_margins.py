@@ -40,8 +40,11 @@ def test_save_and_load_keep_every_bit(tmp_path: Path, dtype: torch.dtype, bounds
     labels[0] = (labels[0] + 1) % 4
     attack = ma.MarginAttack(moves=8, closing=2, follow=0)
     margins = ma.measure(model, images, labels, "linf", attack=attack, bounds=bounds, budget=100)
-    margins = replace(margins, adversarial=margins.adversarial.reshape(20, 2, 3), lower=margins.distance / 2)
-    margins = replace(margins, kkt=torch.rand(20, dtype=torch.float64), certified_by=("", *["alpha"] * 19))
+    assert margins.original is not None
+    shaped = {name: getattr(margins, name).reshape(20, 2, 3) for name in ("adversarial", "original")}
+    margins = replace(margins, **shaped)
+    margins = replace(margins, lower=margins.distance / 2, certified_by=("", *["alpha"] * 19))
+    margins = replace(margins, kkt=torch.rand(20, dtype=torch.float64))
     path = tmp_path / "margins.parquet"
     margins.save(path)
     read = ma.Margins.load(str(path))

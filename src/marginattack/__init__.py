@@ -7,6 +7,7 @@ from marginattack._deprecation import renamed
 from marginattack._version import __version__
 
 if TYPE_CHECKING:
+    from marginattack.analysis.comparison import compare
     from marginattack.attacks import ATTACKS, Attack
     from marginattack.attacks.marginattack import MarginAttack
     from marginattack.attacks.presets import preset
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTACKS", "L0", "L1", "L2", "LINF", "Attack", "Brackets", "Classifier", "InputError", "MarginAttack",
     "MarginAttackError", "Margins", "Norm", "Problem", "Race", "Randomized", "TwoClass", "__version__", "bound",
-    "measure", "preset",
+    "compare", "measure", "preset",
 ]  # fmt: skip
 
 # Names are loaded at first use, so that `marginattack --help` does not import torch.
 _MODULES = {
+    "analysis.comparison": ("compare",),
     "attacks": ("ATTACKS", "Attack"), "attacks.marginattack": ("MarginAttack",), "attacks.presets": ("preset",),
     "attacks.race": ("Race",), "bounds.brackets": ("Brackets",), "bounds.search": ("bound",),
     "core.classifier": ("Classifier", "TwoClass"), "core.norms": ("L0", "L1", "L2", "LINF", "Norm"),

@@ -61,7 +61,7 @@ def test_an_attack_may_be_named() -> None:
     model = smooth()
     images, labels = inputs(model)
     assert bool(ma.measure(model, images, labels, attack="deepfool").success.any())
-    with pytest.raises(ma.InputError, match=r"attack is 'deepfoul': give an attack such as Race\(\)"):
+    with pytest.raises(ma.InputError, match=r"no attack named 'deepfoul': did you mean deepfool"):
         ma.measure(model, images, labels, attack="deepfoul")
 
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 from runs import made_up_run
 
+from marginattack.cli.common import dump_json
 from marginattack.margins import Margins
 from marginattack.report.charts import PLOTS
 from marginattack.report.datasets import build_views
 from marginattack.report.page import render_page
 from marginattack.report.series import Series, group_by_norm, read_runs
 from marginattack.report.tables import build_tables, to_csv
-from marginattack.report.text import dump_json, format_run, summarize_run
+from marginattack.report.text import format_run, summarize_run
 from marginattack.storage.bounds import begin_bounds, commit_bounds, end_bounds
 from marginattack.storage.run_folder import RunFolder
 

@@ -91,6 +91,7 @@ def clever(
     classifier = model if isinstance(model, Classifier) else Classifier(model, bounds=bounds)
     settings = {"batches": batches, "samples": samples, "seed": seed, "targeted": targets is not None}
     with open_session(classifier) as session:
+        session.space.require_plain("clever")
         batch = session.validate(images, labels, targets)
         x, y, a, classes = batch.images, batch.labels, batch.targets, batch.classes
         prediction, evaluator = session.predict(x), session.evaluator()

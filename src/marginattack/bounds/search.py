@@ -106,6 +106,7 @@ def _bracket(
     """The brackets of validated samples: the search, then what closes them."""
     if session.randomized is not None:
         raise InputError("the Classifier is randomised: bounds are about one function, so fix its random numbers")
+    session.space.require_plain("bound")
     some = samples.images[:PROBED].to(session.classifier.device)
     graph = None if relaxation is LIPSCHITZ else trace(session.classifier.model, some)
     prediction = session.predict(samples.images)

@@ -1,14 +1,12 @@
 """marginattack bound: the other side of the margins of a finished run."""
 
-import sys
-from functools import partial
 from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from marginattack.cli.common import one_line_errors, progress, show
+from marginattack.cli.common import Display, dump_json, one_line_errors, show
 from marginattack.cli.measure import ADDRESS, WORKERS, make_cluster
-from marginattack.cli.options import AsJson, Unit, check_unit, setting_options
+from marginattack.cli.options import AsJson, Quiet, Unit, Verbose, check_unit, setting_options
 
 METHOD = (
     "Certified: ibp, crown, alpha, exact (small ReLU networks), lipschitz. Estimated: clever. Only the KKT "
@@ -30,6 +28,8 @@ def bound(
     workers: Annotated[int | None, Option(min=1, metavar="N", help=WORKERS)] = None,
     gpus_per_worker: Annotated[float | None, Option(min=0, metavar="N", help="GPUs per Ray worker, e.g. 0.5.")] = None,
     unit: Unit = 1,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Bound the margins of a run from below. Run the same command again to resume."""
@@ -39,16 +39,14 @@ def bound(
     from marginattack.runs.bound_run import bound_run
     from marginattack.runs.engines.serial import serial_engine
 
-    store = bound_run(
-        run, {**flags, "bound": method}, engine=cluster or serial_engine,
-        progress=partial(progress, note=cluster.note) if cluster else progress,
-    )  # fmt: skip
+    display = Display(quiet=quiet, verbose=verbose, note=cluster.note if cluster else str)
+    with display.log():
+        store = bound_run(run, {**flags, "bound": method}, engine=cluster or serial_engine, progress=display.progress)
     if as_json:
-        print(text.dump_json(text.summarize_run(store, unit=unit)))
+        print(dump_json(text.summarize_run(store, unit=unit)))
     else:
         show(*text.format_run(store, unit=unit))
     for failed in store.manifest["failed_shards"]:
-        line = "{attack} {norm}, shard {shard}, failed: {error}".format(**failed)
-        print(f"marginattack: {line}", file=sys.stderr)
+        display.say("{attack} {norm}, shard {shard}, failed: {error}".format(**failed))
     if store.manifest["failed_shards"]:
         raise Exit(1)

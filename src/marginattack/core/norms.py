@@ -23,7 +23,7 @@ solution is the corner nearest to it. The paper's active-set loop ends at the sa
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, SupportsFloat, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from torch import Tensor
 from marginattack.core.box import Box
 from marginattack.core.fusion import fusible
 from marginattack.core.types import Points, Scalars
-from marginattack.errors import InputError
+from marginattack.errors import InputError, choose
 
 NEWTON_STEPS, NEWTON_STEPS_ON_GPU = 100, 10  # at most; on a GPU always, since testing for convergence would wait for it
 TINY = 1e-30
@@ -213,16 +213,20 @@ class _L0(Norm):
 
 
 L0, L1, L2, LINF = _L0(), _L1(), _L2(), _Linf()
+NormLike: TypeAlias = Norm | str | SupportsFloat  # a norm, its name, or its p
 NORMS: dict[str, Norm] = {norm.name: norm for norm in (L0, L1, L2, LINF)}
 
 
-def as_norm(norm: Norm | str) -> Norm:
-    """A norm by its name, or the norm itself."""
+def as_norm(norm: NormLike) -> Norm:
+    """A norm by its name or its p ("l2", "L2", "2", 2; "linf", "Linf", "inf", infinity), or the norm itself."""
     if isinstance(norm, Norm):
         return norm
-    if norm not in NORMS:
-        raise InputError(f"no norm named {norm!r}: choose one of {', '.join(NORMS)}")
-    return NORMS[norm]
+    name = norm if isinstance(norm, str) else f"{float(norm):g}"
+    p = name.strip().lower().replace("∞", "inf").removeprefix("l").strip("_-")
+    for known in (name, f"l{p}"):
+        if known in NORMS:
+            return NORMS[known]
+    raise InputError(f"no norm named {norm!r}: {choose(name, NORMS)}")
 
 
 @fusible

@@ -22,14 +22,14 @@ from marginattack.report.vega import bundle_script
 FOLDER = Path(__file__).parent
 
 
-def render_page(runs: Sequence[str | Path], unit: float | int = 1) -> str:
-    """Render the page about some runs; ``unit`` is the one that it shows first."""
+def render_page(runs: Sequence[str | Path], eps: Sequence[float] = (), unit: float | int = 1) -> str:
+    """Render the page about some runs; ``unit`` is the one that it shows first, and that ``eps`` is in."""
     series = read_runs(runs)
     with ThreadPoolExecutor(1) as pool:
         library = pool.submit(bundle_script)
         stores = list({str(each.store.path): each.store for each in series}.values())
         groups = group_by_norm(series)
-        views = build_views(groups)
+        views = build_views(groups, eps, unit)
         return str(_load_template().render(
             series=series, several=len(series) > len(groups), views=views, compare=compare_series, unit=unit,
             panels=[describe_view(view) for view in views], runs=describe_runs(stores), max_classes=MAX_CLASSES,
@@ -75,6 +75,7 @@ def _collect_data(views: Sequence[View], unit: float | int) -> dict[str, Any]:
                   for view in views},
         "datasets": {view.dataset_name(name): _pack(data) for view in views for name, data in view.datasets.items()},
         "uses": {plot.name: plot.datasets for plot in PLOTS},
+        "pin": {view.norm: view.axis.eps[0] for view in views if view.axis.eps},
         "measured": {view.norm: {series.name: len(series.margins) for series in view.group} for view in views},
     }  # fmt: skip
 

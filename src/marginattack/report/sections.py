@@ -87,7 +87,7 @@ def _describe_series(series: Series) -> dict[str, Any]:
     pictures = gallery.load_pictures(series, rows)
     pairs = sorted(count_class_pairs(series), key=lambda pair: -pair[2])[:MAX_PAIRS]
     listed = [_describe_sample(series, row, pictures) | {"why": reason} for row, reason in suspicious]
-    header = ("id", "input", "label", "to", "distance", "confidence", "why")
+    header = ("id", "name", "input", "label", "to", "distance", "confidence", "why")
     return {
         "name": series.name, "classes": summarize_classes(series), "pictured": bool(pictures), "suspicious": listed,
         "pairs": [(names[start], names[end], n, median) for start, end, n, median in pairs],
@@ -103,7 +103,8 @@ def _describe_sample(series: Series, row: int, pictures: Mapping[int, gallery.Pi
     value = {name: column[row] for name, column in series.columns.items()}
     measured = bool(series.measured[row])
     return {
-        "id": int(value["id"]), "input": str(value["input"]), "label": names[int(value["label"])],
+        "id": int(value["id"]), "name": str(value.get("name", "")), "input": str(value["input"]),
+        "label": names[int(value["label"])],
         "prediction": names[int(value["prediction"])], "confidence": float(value["confidence"]),
         "to": names[int(value["adversarial_label"] if measured else value["prediction"])],
         "distance": float(value["distance"]), "passes": int(value["forwards"] + value["backwards"]),

@@ -21,35 +21,38 @@ Row = Sequence[str | int | float]
 
 
 def build_tables(view: View) -> Iterator[tuple[str, Row, list[Row]]]:
-    """Yield the name, the header and the rows of each table."""
+    """Yield the name, the header and the rows of each table; distances are in the unit of the view."""
+    scale = view.axis.scale
     header: Row = ("run", "norm", "samples", "accuracy, %", "median margin", "from", "to", "nothing found", "passes")
     yield "numbers", header, [
-        (s.name, s.norm, s.seen, 100 * s.accuracy, s.median, *s.median_interval, s.not_found, s.passes)
+        (s.name, s.norm, s.seen, 100 * s.accuracy, s.median * scale, *(end * scale for end in s.median_interval),
+         s.not_found, s.passes)
         for s in view.group
     ]  # fmt: skip
     header = ("run", "class", "samples", "lower quartile", "median margin", "upper quartile", "nothing found",
               "most common adversarial class")  # fmt: skip
     yield "classes", header, [
-        (s.name, row.name, row.n, row.low, row.median, row.high, row.not_found, row.adversarial_class)
+        (s.name, row.name, row.n, row.low * scale, row.median * scale, row.high * scale, row.not_found,
+         row.adversarial_class)
         for s in view.group for row in summarize_classes(s)
     ]  # fmt: skip
     levels = view.axis.round_levels(2)
     bounded = [series for series in view.group if series.bounded]
     more: Row = ("certified accuracy, %",) if bounded else ()
     yield "curve", ("run", "epsilon", "robust accuracy, %", "from", "to", *more), [
-        (s.name, eps, 100 * row.accuracy, 100 * row.low, 100 * row.high,
+        (s.name, eps * scale, 100 * row.accuracy, 100 * row.low, 100 * row.high,
          *([100 * certified if certified is not None else float("nan")] if bounded else []))
         for s in view.group
         for eps, row, certified in zip(
             levels.tolist(), s.robust_accuracy(levels), s.certified_accuracy(levels), strict=True)
     ]  # fmt: skip
     if bounded:
-        yield from _build_bracket_tables(bounded)
+        yield from _build_bracket_tables(bounded, scale)
 
 
-def _build_bracket_tables(bounded: Sequence[Series]) -> Iterator[tuple[str, Row, list[Row]]]:
+def _build_bracket_tables(bounded: Sequence[Series], scale: float | int) -> Iterator[tuple[str, Row, list[Row]]]:
     """Yield how many brackets are closed, and the widest ones."""
-    both = [(series.name, summarize_brackets(series)) for series in bounded]
+    both = [(series.name, summarize_brackets(series, scale)) for series in bounded]
     names: tuple[str, ...] = (
         "method", "measured", "certified", "median_lower", "median_upper", "median_ratio", "median_kkt",
         "median_spread", "median_estimate",

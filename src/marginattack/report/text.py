@@ -1,6 +1,5 @@
 """A run as JSON and as tables for the terminal."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +9,10 @@ from marginattack.analysis import statistics
 from marginattack.errors import InputError
 from marginattack.report.brackets import HOW_TO_READ, summarize_brackets
 from marginattack.report.series import Series, load_series
+from marginattack.report.summary import list_smallest
 from marginattack.storage.run_folder import RunFolder
 
+SMALLEST = 5  # margins that are listed
 DEFAULT_EPS = {
     "linf": (2 / 255, 4 / 255, 8 / 255, 0.1, 0.3),
     "l2": (0.25, 0.5, 1.0, 2.0),
@@ -46,6 +47,7 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
         "forwards": float(column["forwards"][mask].mean()) if len(margins) else 0.0,
         "backwards": float(column["backwards"][mask].mean()) if len(margins) else 0.0,
         **({"median_at_8_bits": float(np.median(at_8_bits))} if len(at_8_bits) else {}),
+        "smallest": [{**row, "distance": float(row["distance"]) * scale} for row in list_smallest(series, SMALLEST)],
     }  # fmt: skip
 
 
@@ -60,8 +62,10 @@ def summarize_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float
     }  # fmt: skip
 
 
-def format_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float | int = 1) -> list[Any]:
-    """Format a run for the terminal: a rich table and lines of text."""
+def format_run(
+    store: RunFolder, eps: Sequence[float | int] = (), unit: float | int = 1, *, findings: bool = True
+) -> list[Any]:
+    """Format a run for the terminal: a rich table and lines of text, the last of which are the findings."""
     from rich.table import Table
 
     run = summarize_run(store, eps, unit)
@@ -76,7 +80,16 @@ def format_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float | 
             "\n".join(map(_format_level, part["robust"])),
             f"{part['forwards']:.0f} + {part['backwards']:.0f}",
         )  # fmt: skip
-    return [f"{run['model']} on {run['data']}", table, *_format_brackets(run), *_write_remarks(store, run)]
+    listed = [f"{each['grade']}: {each['code']}: {each['seen']}" for each in run["findings"]] if findings else []
+    smallest = _tabulate_smallest(store, run)
+    return [
+        f"{run['model']} on {run['data']}",
+        table,
+        *_format_brackets(run),
+        *smallest,
+        *_write_remarks(store, run),
+        *listed,
+    ]
 
 
 def _format_level(level: dict[str, Any]) -> str:
@@ -112,6 +125,21 @@ def _format_brackets(run: dict[str, Any]) -> list[Any]:
     return [*lines, HOW_TO_READ]
 
 
+def _tabulate_smallest(store: RunFolder, run: dict[str, Any]) -> list[Any]:
+    """Tabulate the smallest margins, where samples or classes have names."""
+    from rich.table import Table
+
+    data, model = store.manifest["data"], store.manifest["model"]
+    if not (data.get("names") or data.get("classes") or model.get("classes")):
+        return []
+    table = Table("attack", "norm", "smallest margins", "margin", "class", "adversarial class")
+    for part in run["parts"]:
+        for row in part["smallest"]:
+            cells = str(row.get("name", row["id"])), _format_number(row["distance"]), row["label"]
+            table.add_row(part["attack"], part["norm"], *cells, row["adversarial_label"])
+    return [table]
+
+
 def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
     """Write what a reader must know besides the table."""
     unit = " Distances are in units of 1/255." if run["unit"] != 1 else ""
@@ -127,14 +155,8 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
     for part in run["parts"]:
         if "median_at_8_bits" in part:
             lines.append(f"{part['norm']} at 8 bits: median {_format_number(part['median_at_8_bits'])}.")
-    return lines + [f"{finding['grade']}: {finding['code']}: {finding['seen']}" for finding in store.findings]
+    return lines
 
 
 def _format_number(value: float | None) -> str:
     return "–" if value is None or np.isnan(value) else f"{value:.4g}"
-
-
-def dump_json(tree: Any) -> str:
-    """Serialize to strict JSON; NaN and infinity become null."""
-    finite = json.loads(json.dumps(tree), parse_constant=lambda name: None)
-    return json.dumps(finite, indent=1, allow_nan=False)

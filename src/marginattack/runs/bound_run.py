@@ -32,7 +32,7 @@ def bound_run(
     the model and data are now, and how to compute.
     """
     folder = RunFolder(out)
-    job = open_job(_read_settings(folder, flags))
+    job = open_job(_read_settings(folder, flags)).with_shards_of(folder.manifest["shard"])
     both = (folder.manifest["identity"], job.identity())
     stored, found = ({name: each[name] for name in ("model", "data")} for each in both)
     if changed := differences(stored, found):

@@ -32,6 +32,8 @@ def bound_settings(job: Job) -> dict[str, Any]:
 def check_bounds(job: Job, session: Session) -> None:
     """Refuse what cannot be bounded before anything is computed, by a trial on the first sample."""
     s = job.settings
+    assert s.shard is not None
+    session.space.require_plain("bound")
     if (s.time_limit or 0) * s.shard > s.shard_timeout:
         needed = f"a shard of {s.shard} samples may take {s.shard} × {s.time_limit:g} s"
         raise InputError(f"{needed}, but --shard-timeout is {s.shard_timeout} s: lower --time-limit, or raise it")

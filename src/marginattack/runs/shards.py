@@ -96,7 +96,7 @@ class ShardRunner:
             if settings.only_correct:
                 batch, logits = batch.select(correct), logits[correct]
             if len(batch) == 0:
-                return *_empty_shard(batch.images, settings.lattice), {"seen": seen, "right": 0}
+                return *_empty_shard(batch.images, job), {"seen": seen, "right": 0}
             targets = job.choose_targets(batch.ids, batch.labels, logits)
             batch = self.session.validate(batch.images, batch.labels, targets, batch.ids)
         margins, self.session = measure_samples(
@@ -105,6 +105,8 @@ class ShardRunner:
         )  # fmt: skip
         columns: dict[str, Any] = {name: getattr(margins, name) for name in margins.columns() if name != "adversarial"}
         columns |= {"id": batch.ids, "input": fingerprints(batch.images)}
+        if job.data.names is not None:
+            columns["name"] = [job.data.names[i] for i in batch.ids.tolist()]
         columns["target"] = torch.full_like(batch.labels, -1) if batch.targets is None else batch.targets
         images = {"original": batch.images, "adversarial": margins.adversarial}
         if settings.lattice:
@@ -114,10 +116,11 @@ class ShardRunner:
         return columns, images, {"seen": seen, "right": int(correct.sum())}
 
 
-def _empty_shard(x: Tensor, lattice: int | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _empty_shard(x: Tensor, job: Job) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The columns and images of a shard without rows."""
-    columns: dict[str, Any] = {name: [] for name in COLUMNS if name not in ("attack", "norm", "distance_255")}
+    others = ("attack", "norm", "distance_255", *(["name"] if job.data.names is None else []))
+    columns: dict[str, Any] = {name: [] for name in COLUMNS if name not in others}
     images = {"original": x, "adversarial": x}
-    if lattice:
+    if job.settings.lattice:
         columns["distance_255"], images["adversarial_255"] = [], x.to(torch.uint8)
     return columns, images

@@ -106,7 +106,7 @@ def read_part(folder: RunFolder, part: Part) -> tuple[dict[str, Any], dict[str, 
     joined = [join_bounds(folder, part, shard, table) for shard, table in tables.items()]
     each = [numeric_columns(table) for table in joined]
     columns: dict[str, Any] = {name: torch.cat([some[name] for some in each]) for name in each[0]}
-    columns["adversarial"] = torch.cat([some["adversarial"] for some in images])
+    columns |= {name: torch.cat([some[name] for some in images]) for name in ("original", "adversarial")}
     if "certified_by" in joined[0].column_names:
         columns["certified_by"] = tuple(name for table in joined for name in table.column("certified_by").to_pylist())
     identity = folder.manifest["identity"]

@@ -9,9 +9,10 @@ import numpy as np
 from marginattack.storage.manifest import DIGESTS_SINCE, Part, Shards, read_order
 from marginattack.storage.parquet import digest_json, read_metadata
 
-# the columns of a margins file and their types; distance_255 exists with --lattice 255
+# the columns of a margins file and their types; distance_255 exists with --lattice 255, name where samples have names
 COLUMNS = {
     "id": "int64",  # the row in the data source
+    "name": "string",  # its file name, relative to the data source
     "input": "string",  # fingerprint of the pixels
     "attack": "string",
     "norm": "string",
@@ -70,7 +71,8 @@ def find_misplaced(about: Mapping[str, Any], stamped: Mapping[str, Any]) -> str 
 
 def find_broken(manifest: Mapping[str, Any], part: Part, shard: int, table: Any) -> str | None:
     """Which promise the margins of a shard break; None if they keep all."""
-    columns = {k: v for k, v in COLUMNS.items() if k != "distance_255" or manifest["identity"]["lattice"]}
+    absent = {"distance_255": not manifest["identity"]["lattice"], "name": not manifest["data"].get("names")}
+    columns = {name: kind for name, kind in COLUMNS.items() if not absent.get(name)}
     if problem := find_wrong_column(table, columns):
         return problem
     for name, value in (("attack", part.attack), ("norm", part.norm)):

@@ -67,13 +67,21 @@ class RunFolder:
         return cls(path, lease)
 
     @classmethod
+    def begun(cls, path: str | StoragePath) -> "RunFolder | None":
+        """The run at this path if it has a finished shard, so that it can only be resumed."""
+        path = parse_path(path)
+        run = cls(path) if (path / "manifest.json").exists() else None
+        return run if run is not None and any(path.glob(SHARDS)) else None
+
+    @classmethod
     def check_compatible(cls, path: str | StoragePath, identity: dict[str, Any]) -> None:
         """Refuse a folder with results of other settings, of an older format, or with files that are not a run."""
         path = parse_path(path)
         if (path / "manifest.json").exists():
-            manifest = cls(path).manifest
-            if not any(path.glob(SHARDS)):
+            begun = cls.begun(path)
+            if begun is None:
                 return
+            manifest = begun.manifest
             if manifest["format"] != FORMAT:
                 hint = "reports can read it, but it cannot be resumed; give another --out"
                 raise InputError(f"{path} has run format {manifest['format']}, this version writes {FORMAT}: {hint}")
@@ -111,10 +119,6 @@ class RunFolder:
         """By the name of a part, the number of its shards that are not finished."""
         finished = Counter(part for _, part in self.finished())
         return +Counter({part.name: len(self.shards) - finished[part] for part in self.parts})
-
-    def first_finished(self, part: Part) -> int | None:
-        """The first finished shard of a part, if there is one."""
-        return next((shard for shard, each in self.finished() if each == part), None)
 
     def lost(self, present: Iterable[tuple[int, Part]]) -> list[tuple[int, Part]]:
         """The shards that the manifest records as finished, but that are not among these."""
@@ -236,6 +240,15 @@ class RunFolder:
         raise InputError(
             f"{self.path} has {parts}; {len(matches)} of them match {wanted}: state the norm and the attack"
         )
+
+    def names(self, part: Part) -> dict[str, Any]:
+        """The ``names`` of the samples of a part and of the ``classes``, where they are known."""
+        data, found = self.manifest["data"], dict[str, Any]()
+        if data.get("names"):
+            found["names"] = tuple(self.table(["name"], part).column("name").to_pylist())
+        if classes := self.manifest["model"].get("classes") or data.get("classes"):
+            found["classes"] = tuple(classes)
+        return found
 
     def save_traces(self, traces: Iterable[tuple[Part, dict[str, list[Any]]]]) -> None:
         """Store each query of the attacks on a few samples of each part."""

@@ -35,6 +35,8 @@ class _NamedModel(_Model):
 class _NamedData(_Data):
     name: str
     classes: list[str] | None = None
+    features: list[str] | None = None
+    names: bool = False  # whether the samples have names
 
 
 class _Identity(_Fields):
@@ -44,6 +46,8 @@ class _Identity(_Fields):
     attacks: dict[Name, str] = Field(min_length=1)
     limit: PositiveInt | None
     shuffle: NonNegativeInt | None
+    sample: list[NonNegativeInt] | None = None
+    space: dict[str, Any] = {}
     only_correct: bool
     budget: PositiveInt | None
     shard: PositiveInt

@@ -151,13 +151,11 @@ class WorkerPool:
         self, tasks: list[Task], give_up: Callable[[Task, str], None], progress: Callable[[int], None]
     ) -> Iterator[Any]:
         """Execute tasks of one shard each and report the samples that are done."""
-        for task, result in self._execute(tasks, give_up, lambda: progress(0)):
+        for task, result in self._execute(tasks, give_up):
             yield result
             progress(len(self.folder.shards[task.arguments[0]]))  # type: ignore[misc]
 
-    def _execute(
-        self, tasks: Iterable[Task], give_up: Callable[[Task, str], None], tick: Callable[[], None] = lambda: None
-    ) -> Iterator[tuple[Task, Any]]:
+    def _execute(self, tasks: Iterable[Task], give_up: Callable[[Task, str], None]) -> Iterator[tuple[Task, Any]]:
         """Give each task to an idle worker until all tasks are done or given up; yield their results."""
         queue = deque(tasks)
         while queue or any(call.task.method != "open" for call in self.busy.values()):
@@ -183,7 +181,6 @@ class WorkerPool:
                         self._register(worker, result)
                     else:
                         yield task, result
-            tick()
 
     def _pick_worker(self, task: Task) -> int:
         """Take an idle worker, if possible one where the task has not failed yet."""

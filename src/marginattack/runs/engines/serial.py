@@ -5,6 +5,7 @@ records it in the manifest, says so and ends the process, as a kill would. The n
 ``HANGS`` sessions it is reported as failed, and the run is finished without it.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
@@ -20,6 +21,7 @@ from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.run_folder import Part, RunFolder
 
 HANGS = 2
+_LOG = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -55,6 +57,7 @@ class SerialPool:
                 continue
             with self._deadline(shard, part):
                 compute(shard, part, batch, progress)
+            _LOG.info("%s %s: shard %d of %d is stored", part.attack, part.norm, shard + 1, len(self.folder.shards))
         return failed
 
     def verify(self, progress: Callable[[int], None]) -> dict[str, int]:
