@@ -37,8 +37,8 @@ def bound_run(
     stored, found = ({name: each[name] for name in ("model", "data")} for each in both)
     if changed := differences(stored, found):
         raise InputError(f"{out} was measured with another model or other data ({changed}): give those")
+    check_bounds(job)
     with open_session(job.make_classifier()) as session, lock_folder(out) as lease:
-        check_bounds(job, session)
         folder = RunFolder(out, lease)
         batch, earlier = folder.manifest["sessions"][-1]["batch"], folder.manifest["sessions"]
         folder.update_manifest(sessions=[*earlier, job.session(batch, session.classifier.device)])

@@ -11,7 +11,7 @@ from marginattack.bounds.optimality import kkt_residual
 from marginattack.bounds.search import bound
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
-from marginattack.execution.session import Session
+from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins
 from marginattack.measuring import measure_samples
 from marginattack.runs.failures import model_errors
@@ -29,19 +29,18 @@ def bound_settings(job: Job) -> dict[str, Any]:
     return {"method": job.settings.bound, **job.settings.model_dump(include={"time_limit", "radius", "restarts"})}
 
 
-def check_bounds(job: Job, session: Session) -> None:
+def check_bounds(job: Job) -> None:
     """Refuse what cannot be bounded before anything is computed, by a trial on the first sample."""
     s = job.settings
-    assert s.shard is not None
-    session.space.require_plain("bound")
-    if (s.time_limit or 0) * s.shard > s.shard_timeout:
+    if s.shard and (s.time_limit or 0) * s.shard > s.shard_timeout:
         needed = f"a shard of {s.shard} samples may take {s.shard} × {s.time_limit:g} s"
         raise InputError(f"{needed}, but --shard-timeout is {s.shard_timeout} s: lower --time-limit, or raise it")
-    if s.bound in CERTIFYING:
-        images = job.samples([0])[1]
-        label, upper = session.predict(images), torch.tensor([TRIED_RADIUS])
-        for norm in s.norms:
-            bound(session, images, label, norm, upper=upper, method=s.bound, time_limit=TRIED_SECONDS)
+    images, upper = job.samples([0])[1], torch.tensor([TRIED_RADIUS])
+    with open_session(job.make_classifier()) as session:
+        session.space.require_plain("bound")
+        for norm in s.norms if s.bound in CERTIFYING else ():
+            label = session.predict(images)
+            bound(session, images, label, norm, upper=upper, method=str(s.bound), time_limit=TRIED_SECONDS)
 
 
 def bound_shard(job: Job, folder: RunFolder, session: Session, part: Part, shard: int) -> None:

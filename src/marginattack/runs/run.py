@@ -51,13 +51,13 @@ def run(
     if settings.shard is None and (begun := RunFolder.begun(out)) is not None:
         job = job.with_shards_of(begun.manifest["shard"])
     RunFolder.check_compatible(out, job.identity())
+    if settings.bound is not None:
+        check_bounds(job)
     before = _diagnose_before(job, on_finding, ignore_findings)
     with open_session(job.make_classifier()) as session:
         check_labels(job, session)
         if job.settings.shard is None:  # workers elsewhere may be faster than this process
             job = job.with_shards_of(choose_shard(job, session) if engine is serial_engine else LARGEST)
-        if settings.bound is not None:
-            check_bounds(job, session)
         return _run(job, session, out, before, progress, on_finding, engine)
 
 
