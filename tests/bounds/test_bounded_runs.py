@@ -237,6 +237,18 @@ def test_what_cannot_be_bounded_is_refused_before_any_work(tmp_path: Path, bad: 
     assert not list(tmp_path.glob("run/margins/*"))
 
 
+def test_boxes_may_be_infinite(tmp_path: Path) -> None:
+    """Also where the attack found nothing, as with a budget of one pass."""
+    words = ("--bounds=-inf,inf", "--attack", "deepfool", "--budget", 1, "--bound", "crown", "--out", tmp_path / "run")
+    measure(tmp_path, "rectified", *words, norms=("linf",))
+    margins = ma.Margins.load(tmp_path / "run")
+    right = margins.prediction == margins.label
+    assert bool(margins.distance[right].isinf().all())
+    assert bool((margins.lower[right] > 0).all())
+    assert float(margins.lower.max()) < 10
+    assert not bool(margins.closed[right].any())
+
+
 def test_runs_that_cannot_be_bounded(plain: Path) -> None:
     old = Path(__file__).parents[1] / "data/run-format-2"
     assert "reports can read it, but to bound its margins, measure again" in marginattack("bound", old, code=2)

@@ -22,6 +22,7 @@ from marginattack.storage.run_folder import Part, RunFolder, numeric_columns
 CERTIFYING = ("ibp", "crown", "alpha", "exact", "lipschitz")
 TRIED_RADIUS = 1e-3  # of the trial that tells whether a model can be bounded
 TRIED_SECONDS = 1.0
+FAR = 100.0  # times the largest value: where the search starts if neither the attack nor the box ends it
 
 
 def bound_settings(job: Job) -> dict[str, Any]:
@@ -72,7 +73,14 @@ def _bound(
     if s.restarts:
         margins = _restart(job, session, part, images, ids, margins)
     if s.bound in CERTIFYING:
-        found = bound(session, images, label, part.norm, upper=margins, method=s.bound, time_limit=s.time_limit)
+        lo, hi = session.classifier.bounds_for(images)
+        closed = bool(torch.isfinite(lo).all() and torch.isfinite(hi).all())  # else the search starts somewhere
+        upper = (
+            margins
+            if closed
+            else replace(margins, distance=margins.distance.clamp(max=FAR * float(images.abs().max())))
+        )
+        found = bound(session, images, label, part.norm, upper=upper, method=s.bound, time_limit=s.time_limit)
         margins = found.add_to(margins)
     elif s.bound == "clever":
         assert s.radius is not None
