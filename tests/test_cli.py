@@ -89,7 +89,7 @@ def test_help_imports_no_torch(command: str) -> None:
 def test_a_long_help_shows_groups_with_the_five_most_used_options_first() -> None:
     text = RUNNER.invoke(app, ["measure", "-h"]).stdout
     sections = dict(re.findall(r"^(\w[\w ]*):\n((?: .*\n)+)", text, flags=re.MULTILINE))
-    groups = ["Most used", "Model", "Data", "Attack", "Output", "Settings in a file", "Execution", "Other"]
+    groups = ["Most used", "Model", "Data", "Attack", "Bounds", "Output", "Settings in a file", "Execution", "Other"]
     assert [*sections] == groups
     options = {
         name: re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, flags=re.MULTILINE) for name, text in sections.items()
