@@ -12,6 +12,7 @@ import torch
 from command_line import Command
 from run_folders import call, data
 from run_models import Small
+from typer.testing import CliRunner
 
 import marginattack as ma
 from marginattack.cli import app
@@ -86,22 +87,22 @@ def test_shards_take_seconds_or_fill_an_efficient_batch(
 
 
 def cli(*arguments: str) -> tuple[str, str]:
-    from typer.testing import CliRunner
-
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     return result.stdout, result.stderr
 
 
 def test_findings_are_shown_once_and_quiet_and_verbose_say_less_and_more(tmp_path: Path) -> None:
-    digits = np.load(Path(ma.__file__).parent / "sources/samples/mnist.npz")
-    np.savez(tmp_path / "wrong.npz", x=digits["x"][:64], y=(digits["y"][:64] + 1) % 10)
-    source = ["measure", "--model", "zoo:mnist-cnn", "--data", str(tmp_path / "wrong.npz"), "--despite-findings"]
+    with np.load(data(tmp_path / "data.npz", 64)) as arrays:
+        np.savez(tmp_path / "wrong.npz", x=arrays["x"], y=(arrays["y"] + 1) % 4)
+    source = ["measure", "--model", MODEL, "--data", str(tmp_path / "wrong.npz"), "--despite-findings", "--budget", "4"]
+    refused = CliRunner().invoke(app, [*source[:5], "--out", str(tmp_path / "refused")])
+    assert (refused.exit_code, refused.stderr.count("labels-order"), refused.stderr.count("\n")) == (2, 1, 1)
     out, err = cli(*source, "--out", str(tmp_path / "loud"), "--verbose")
     assert ("labels-order" in out, err.count("labels-order")) == (False, 1)
     assert "marginattack: 64 of 64 samples of" in err
     assert "marginattack: race l2: shard 1 of" in err
-    out, err = cli(*source, "--out", str(tmp_path / "quiet"), "-q")
+    out, err = cli(*source, "--out", str(tmp_path / "loud"), "-q")
     assert (out.count("labels-order"), err) == (1, "")
-    out, err = cli(*source, "--out", str(tmp_path / "quiet"), "-q", "--json")
+    out, err = cli(*source, "--out", str(tmp_path / "loud"), "-q", "--json")
     assert json.loads(out)["findings"][0]["code"] == "labels-order"
