@@ -35,6 +35,10 @@ class InputError(MarginAttackError, ValueError):
     """
 
 
+class DiagnosisWarning(UserWarning):
+    """``measure`` found a reason not to trust its result; ``diagnose=False`` switches it off."""
+
+
 class MissingDependencyError(MarginAttackError, ModuleNotFoundError):
     """A package of an optional extra is not installed, or cannot be imported. The message says how to install it."""
 
