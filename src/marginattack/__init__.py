@@ -35,7 +35,8 @@ _MODULES = {
     "attacks.race": ("Race",), "bounds.brackets": ("Brackets",), "bounds.search": ("bound",),
     "core.classifier": ("Classifier", "TwoClass"), "core.norms": ("L0", "L1", "L2", "LINF", "Norm"),
     "core.problem": ("Problem",), "core.randomized": ("Randomized",),
-    "errors": ("DiagnosisWarning", "InputError", "MarginAttackError"), "margins": ("Margins",), "measuring": ("measure",),
+    "errors": ("DiagnosisWarning", "InputError", "MarginAttackError"), "margins": ("Margins",),
+    "measuring": ("measure",),
 }  # fmt: skip
 _PACKAGES = ("attacks", "bounds", "core", "integrations")
 _renamed = renamed(__name__, {"Refused": "marginattack:InputError"}, stacklevel=3)
