@@ -36,7 +36,13 @@ class InputError(MarginAttackError, ValueError):
 
 
 class DiagnosisWarning(UserWarning):
-    """``measure`` found a reason not to trust its result; ``diagnose=False`` switches it off."""
+    """``measure`` has a reason not to trust its result; ``diagnose=False`` switches the warning off.
+
+    Example:
+        >>> import warnings, marginattack as ma
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", ma.DiagnosisWarning)  # stop at results that cannot be trusted
+    """
 
 
 class MissingDependencyError(MarginAttackError, ModuleNotFoundError):
