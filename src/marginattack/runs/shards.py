@@ -100,7 +100,7 @@ class ShardRunner:
             if settings.only_correct:  # by the predictions that are stored: a randomised model may make others
                 margins, batch = margins[correct], batch.select(correct)
                 if len(batch) == 0:
-                    return *_empty_shard(batch.images, settings.lattice), {"seen": seen, "right": 0}
+                    return *_empty_shard(batch.images, job), {"seen": seen, "right": 0}
         columns: dict[str, Any] = {name: getattr(margins, name) for name in margins.columns() if name != "adversarial"}
         columns |= {"id": batch.ids, "input": fingerprints(batch.images)}
         if job.data.names is not None:

@@ -55,16 +55,9 @@ FORMS = Registry("marginattack.models", FORMS, lambda name, _: f"{name}:NAME")
 
 
 def open_model(
-    source: str,
-    *,
-    normalize: str = "auto",
-    resize: int | None = None,
-    crop: int | None = None,
-    trust_pickle: bool = False,
-    device: str = "cpu",
-    max_gib: float | None = None,
-    strip_softmax: bool = False,
-) -> Model:
+    source: str, *, normalize: str = "auto", resize: int | None = None, crop: int | None = None,
+    trust_pickle: bool = False, device: str = "cpu", max_gib: float | None = None, strip_softmax: bool = False,
+) -> Model:  # fmt: skip
     """Open a model by name, in eval mode on the device, with its preprocessing in front.
 
     Args:
