@@ -1,5 +1,6 @@
 """Commands: what they print, where, and their exit codes."""
 
+import json
 import os
 import re
 import subprocess
@@ -8,11 +9,13 @@ import time
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import marginattack
 from marginattack import __version__
-from marginattack.cli import app
+from marginattack.cli import COMMANDS, app
 from marginattack.cli.common import Display
 from marginattack.runs.settings import DataSettings, ModelSettings, Settings
 
@@ -79,10 +82,11 @@ HELP = {
 
 
 @pytest.mark.parametrize("command", HELP)
-def test_help_imports_no_torch(command: str) -> None:
+def test_help_is_fast_and_imports_no_torch(command: str) -> None:
     code = f"import sys; from marginattack.cli import app; app({[*command.split(), '--help']}, standalone_mode=False)"
-    result = python("-c", f"{code}; print('torch' in sys.modules)")
+    result = python("-c", f"{code}; import time; print(time.process_time(), 'torch' in sys.modules)")
     assert (result.returncode, result.stderr, result.stdout[-6:]) == (0, "", "False\n")
+    assert float(result.stdout.split()[-2]) < 0.5  # seconds; a busy machine does not count
     assert [words for words in HELP[command] if words not in result.stdout] == []
 
 
@@ -105,6 +109,37 @@ def test_the_program_has_a_version_a_short_help_and_shell_completion() -> None:
         assert printed in result.stdout
     words = {"_MARGINATTACK_COMPLETE": "complete_bash", "COMP_WORDS": "marginattack measure --norm", "COMP_CWORD": "2"}
     assert "--normalize" in RUNNER.invoke(app, [], prog_name="marginattack", env=words).stdout
+
+
+def test_every_command_prints_json() -> None:
+    for name in COMMANDS:
+        assert "--json " in RUNNER.invoke(app, [name, "--help"]).stdout, name
+    for kind, names in LISTINGS.items():
+        rows = json.loads(RUNNER.invoke(app, ["list", kind, "--json"]).stdout)
+        assert {row["name"].rpartition(":")[2] for row in rows} >= {each.rpartition(":")[2] for each in names[:1]}
+    settings = RUNNER.invoke(app, ["measure", "--model", "a", "--data", "b", "--print-config", "--json"]).stdout
+    assert json.loads(settings)["data"]["source"] == "b"
+
+
+def test_diagnose_prints_the_accuracy_and_judges_it(tmp_path: Path) -> None:
+    with np.load(Path(marginattack.__file__).parent / "sources/samples/mnist.npz") as arrays:
+        x, y = arrays["x"][:64], arrays["y"][:64].copy()
+    np.savez(tmp_path / "wrong.npz", x=x, y=(y + 1) % 10)
+    y[::3] = np.random.default_rng(0).integers(0, 10, len(y[::3]))
+    np.savez(tmp_path / "some.npz", x=x, y=y)
+
+    def diagnose(data: str, *more: str) -> tuple[int, str]:
+        result = RUNNER.invoke(app, ["diagnose", "--model", "zoo:mnist-cnn", "--data", str(tmp_path / data), *more])
+        return result.exit_code, result.stdout
+
+    code, text = diagnose("wrong.npz", "--limit", "24")
+    assert (code, "warning: too-few-samples (24 of 24)" in text) == (0, True)
+    assert "Accuracy: 0.0% (0 of 24 samples)." in text
+    code, text = diagnose("some.npz", "--expect-accuracy", "0.98")
+    assert (code, "grave: accuracy-below-expected" in text) == (1, True)
+    code, text = diagnose("some.npz", "--json")
+    assert (code, json.loads(text)["findings"], json.loads(text)["samples"]) == (0, [], 64)
+    assert json.loads(text)["accuracy"] == json.loads(text)["correct"] / 64 < 0.8
 
 
 def test_every_setting_is_described_in_help() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import marginattack as ma
 from marginattack import margins as module
+from marginattack import views
 
 INF = float("inf")
 DATA = Path(__file__).parent / "data"
@@ -111,6 +112,7 @@ def test_load_rejects_a_shard_of_a_run(kind: str) -> None:
 
 def test_examples_in_docstrings() -> None:
     assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(views).failed == 0
 
 
 def test_join_keeps_the_order_and_every_column() -> None:

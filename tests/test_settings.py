@@ -99,6 +99,14 @@ def test_build_attack_with_numbers_strings_and_constant_schedules() -> None:
     assert (preset.restarts, preset.follow) == (2, 0)
 
 
+def test_a_distance_may_be_a_fraction_and_a_norm_be_written_as_in_papers() -> None:
+    settings = read_settings(None, ["attack.pgd.eps=8/255"], {**FLAGS, "attacks": ["pgd"], "norms": ["Linf", "inf"]})
+    attack = build_attack("pgd", settings.attack["pgd"])
+    assert (getattr(attack, "eps", None), settings.norms) == (8 / 255, ["linf"])
+    with pytest.raises(InputError, match=r"attack\.pgd\.eps: '8/x' is not a number: write 0\.5 or 8/255"):
+        build_attack("pgd", {"eps": "8/x"})
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -35,6 +35,16 @@ class InputError(MarginAttackError, ValueError):
     """
 
 
+class DiagnosisWarning(UserWarning):
+    """``measure`` has a reason not to trust its result; ``diagnose=False`` switches the warning off.
+
+    Example:
+        >>> import warnings, marginattack as ma
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", ma.DiagnosisWarning)  # stop at results that cannot be trusted
+    """
+
+
 class MissingDependencyError(MarginAttackError, ModuleNotFoundError):
     """A package of an optional extra is not installed, or cannot be imported. The message says how to install it."""
 

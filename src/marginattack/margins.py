@@ -100,6 +100,8 @@ class Margins(Views):
         shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
         shares += ", randomized" if self.settings.get("randomized") else ""
         shares += f", stopped at {self.settings['enough']:.4g}" if self.settings.get("enough") else ""
+        if (radius := self.settings.get("within")) is not None:
+            shares += f", within {radius:.4g}: distances are of points in that radius, not margins"
         return f"Margins({self.norm}, n={s['n']}, {shares})"
 
     def __getitem__(self, rows: Any) -> "Margins":

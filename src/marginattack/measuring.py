@@ -1,26 +1,33 @@
 """measure(): batches → attack → verification → Margins."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from marginattack.analysis.diagnose.after_run import MIN_ROWS, check_results
+from marginattack.analysis.diagnose.findings import Finding, prioritise
+from marginattack.analysis.diagnose.outputs import check_values
 from marginattack.attacks import ATTACKS, Attack
+from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
 from marginattack.core.norms import Norm, NormLike, as_norm
 from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.streams import Chunk, class_names, count_rows, read_chunks
 from marginattack.core.validation import Batch
-from marginattack.errors import InputError, choose
+from marginattack.errors import DiagnosisWarning, InputError, choose
 from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import choose_precision
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins, MarginsByNorm
 
+PROBED_OUTPUTS = 64  # inputs whose logits are looked at
 SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
 
 
@@ -28,26 +35,26 @@ SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
 def measure(
     model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: NormLike = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
-    budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ..., batch: int = ...,
-    search: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
-    randomized: bool | Randomized = ..., eot: int | None = ...,
+    budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
+    batch: int = ..., search: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
+    randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ...,
 ) -> Margins: ...  # fmt: skip
 @overload
 def measure(
     model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: list[Any] | tuple[Any, ...] = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
-    budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ..., batch: int = ...,
-    search: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
-    randomized: bool | Randomized = ..., eot: int | None = ...,
+    budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
+    batch: int = ..., search: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
+    randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ...,
 ) -> MarginsByNorm: ...  # fmt: skip
 def measure(
     model: nn.Module | Classifier | Session, images: Any, labels: Any = None,
     norm: NormLike | list[Any] | tuple[Any, ...] = "l2", *,
     attack: Attack | str | None = None, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
     budget: int | None = None, enough: float | None = None, targets: Any = None, seed: int = 0, ids: Any = None,
-    batch: int = 256,
-    search: str = "float32", compiled: bool = False, progress: Callable[[int], None] | bool = False,
-    randomized: bool | Randomized = False, eot: int | None = None,
+    batch: int = 256, search: str = "float32", compiled: bool = False,
+    progress: Callable[[int], None] | bool = False, randomized: bool | Randomized = False, eot: int | None = None,
+    diagnose: bool = True,
 ) -> Margins | MarginsByNorm:  # fmt: skip
     r"""Measure the distance of each input to the decision boundary, and find the adversarial input that shows it.
 
@@ -83,6 +90,8 @@ def measure(
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details.
             Adversarial then means misclassified with probability above 1/2, which fresh draws confirm.
         eot: Draws per query of a randomised model, each counted as a pass; 10 unless stated.
+        diagnose: Whether to warn, in one line, of results that cannot be trusted: every label wrong, outputs that are
+            no logits, points that are not found or not confirmed.
 
     Returns:
         One row per sample: distance, adversarial input, labels, passes spent. For a list of norms, a dictionary with
@@ -124,6 +133,10 @@ def measure(
             session, read_chunks(images, labels, targets, ids, batch), norms, attack, auto=search == "auto",
             batch=batch, budget=budget, enough=enough, seed=seed, progress=advance,
         )  # fmt: skip
+        findings = find_doubts(session, results, attack) if diagnose else []
+    if findings:
+        more = f" ({len(findings) - 1} more, see marginattack diagnose)" if len(findings) > 1 else ""
+        warnings.warn(f"{findings[0].line()}{more} Silence: diagnose=False.", DiagnosisWarning, stacklevel=2)
     names = class_names(images)
     by_norm = MarginsByNorm((result.norm, replace(result, classes=names)) for result in results)
     return by_norm if several else by_norm[norms[0]]
@@ -167,6 +180,7 @@ def measure_samples(
         **session.space.describe(),
         "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
         **({} if rule is None else {"randomized": asdict(rule)}), **({} if enough is None else {"enough": enough}),
+        **({"within": attack.eps} if isinstance(attack, FixedRadiusAttack) else {}),
     }  # fmt: skip
     parts, used = [], session
     for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):
@@ -175,6 +189,23 @@ def measure_samples(
         if progress is not None:
             progress(len(columns["label"]))
     return replace(Margins.join(parts), original=samples.images), used
+
+
+def find_doubts(session: Session, results: Sequence[Margins], attack: Attack) -> list[Finding]:
+    """What makes results doubtful, as far as it can be told from them and one forward; the gravest first."""
+    known = {kind: name for name, kind in ATTACKS.items()}
+    doubts = []
+    for margins in results:
+        n, original = len(margins), margins.original
+        if n < MIN_ROWS or original is None or margins.settings["targeted"]:
+            continue
+        columns = {name: getattr(margins, name).numpy() for name in margins.columns() if name != "adversarial"}
+        name = known.get(type(attack), type(attack).__name__)
+        found = check_results({**columns, "attack": np.full(n, name), "norm": np.full(n, margins.norm)})
+        restricted = session.space.fixed is not None or bool((session.space.lo == session.space.hi).any())
+        doubts += [each for each in found if each.grade == "grave" and not (each.code == "not-found" and restricted)]
+        doubts += check_values(session.plain_logits(original[:PROBED_OUTPUTS]))
+    return prioritise({each.code: each for each in doubts}.values())
 
 
 @contextmanager

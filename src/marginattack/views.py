@@ -23,6 +23,7 @@ class Views:
     distance: Tensor
     classes: tuple[str, ...] | None
     names: tuple[str, ...] | None
+    settings: dict[str, Any]
 
     def summary(self) -> dict[str, float | int]:
         raise NotImplementedError
@@ -109,7 +110,9 @@ class Views:
         }  # fmt: skip
         head = "".join(f"<th>{name}</th>" for name in numbers)
         cells = "".join(f"<td>{value}</td>" for value in numbers.values())
-        title = html.escape(f"Margins, {self.norm}")
+        radius = self.settings.get("within")
+        note = "" if radius is None else f", within {radius:.4g}: distances are of points in that radius, not margins"
+        title = html.escape(f"Margins, {self.norm}{note}")
         return f"<div><b>{title}</b><table><tr>{head}</tr><tr>{cells}</tr></table>{self._svg()}</div>"
 
     def _svg(self) -> str:

@@ -86,7 +86,7 @@ def test_samples_leave_captured_batches_between_blocks_of_a_plan(search: str, mo
 
 @pytest.mark.parametrize("enough", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_distance_that_is_none_is_refused(enough: float) -> None:
-    with pytest.raises(ma.InputError, match="enough is .*: give a distance above 0"):
+    with pytest.raises(ma.InputError, match=r"enough is .*: give a distance above 0"):
         ma.measure(nn.Identity(), torch.rand(1, 2), [0], enough=enough)
 
 

@@ -172,7 +172,7 @@ def test_damaged_arrays_and_tables(name: str, folder: Path) -> None:
     save_file({"x": x, "y": y}, folder / "a.safetensors")
     pa.csv.write_csv(table, folder / "a.csv")
     pa.parquet.write_table(table, folder / "a.parquet")
-    options = {"labels": "y.npy"} if name == "a.npy" else {}
+    options: dict[str, Any] = {"labels": "y.npy"} if name == "a.npy" else {}
 
     def read() -> None:
         opened = open_data(name, raw=True, **options)

@@ -78,5 +78,5 @@ def test_the_command_line(folder: Path) -> None:
     margins = ma.Margins.load(folder / "run")
     assert margins.classes == tuple(CLASSES)
     assert margins.label.bincount(minlength=10).tolist() == [2] * 10
-    line = terminal.run(folder, "measure", *source[:4], "--classes", "net.py", "--out", "other", code=2)
+    line = terminal.refused(folder, "measure", *source[:4], "--classes", "net.py", "--out", "other")
     assert "--classes net.py has 15 names, but the model has 10 classes" in line

@@ -1,13 +1,13 @@
 """Tabular data and sounds: features with their own bounds, units and fixed columns; arrays (n, channels, samples)."""
 
 import importlib
+import re
 import wave
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 import terminal
 import torch
@@ -74,8 +74,11 @@ def test_tables(folder: Path) -> None:
     assert (csv.adversarial >= torch.tensor([18.0, 0, 0, 0])).all()
     expected = (change.double() / torch.tensor([10, 5, 1e4, 1])).norm(dim=1)
     assert torch.allclose(csv.distance[csv.success], expected)
-    line = terminal.run(folder, "measure", "--model", "net.py:make", "--data", "people.csv", "--out", "no", code=2)
+    words = ["measure", "--model", "net.py:make", "--data", "people.csv", "--out", "no"]
+    line = terminal.refused(folder, *words)
     assert line.endswith("state the bounds of other data with --bounds LO,HI, or -inf,inf")
+    line = terminal.refused(folder, *words, "--bounds", "age=18:30")
+    assert re.search(r"people.csv: column 'age' is \d+ in row \d+, outside the bounds 18 to 30: widen --bounds", line)
 
 
 def test_the_same_in_python(folder: Path) -> None:
@@ -104,8 +107,8 @@ def test_sounds(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", y)
     source = ["--model", str(ONNX / "audio-20.onnx"), "--data", "sounds.npy", "--labels", "labels.npy"]
     terminal.run(tmp_path, "measure", *source, "--bounds", "-1,1", "--norm", "linf", "--budget", "30", "--out", "run")
-    (table,) = (pq.read_table(file) for file in (tmp_path / "run/images").glob("*/*.parquet"))
-    adversarial = np.array(table["adversarial"].to_pylist(), dtype=np.float32).reshape(x.shape)
+    images = terminal.read(tmp_path / "run", "images")
+    adversarial = np.array(images["adversarial"].to_pylist(), dtype=np.float32).reshape(x.shape)
     margins = ma.Margins.load(tmp_path / "run")
     again = session.run(None, {session.get_inputs()[0].name: adversarial})[0].argmax(1)
     assert margins.success.any()

@@ -1,6 +1,6 @@
 """The attacks by name; other packages add theirs through the entry-point group ``marginattack.attacks``."""
 
-from importlib.metadata import entry_points
+from collections.abc import Mapping
 
 from marginattack.attacks.attack import Attack as Attack
 from marginattack.attacks.bim import BIM as BIM
@@ -17,8 +17,9 @@ from marginattack.attacks.one_pixel import OnePixel as OnePixel
 from marginattack.attacks.pgd import PGD as PGD
 from marginattack.attacks.race import Race as Race
 from marginattack.attacks.search import Search as Search
+from marginattack.core.plugins import Registry
 
-ATTACKS: dict[str, type[Attack]] = {
+ATTACKS: Mapping[str, type[Attack]] = {
     "race": Race,
     "marginattack": MarginAttack,
     "fgsm": FGSM,
@@ -34,4 +35,4 @@ ATTACKS: dict[str, type[Attack]] = {
     "one-pixel": OnePixel,
     "boundary": Boundary,
 }
-ATTACKS |= {plugin.name: plugin.load() for plugin in entry_points(group="marginattack.attacks")}
+ATTACKS = Registry("marginattack.attacks", ATTACKS)

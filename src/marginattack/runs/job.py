@@ -28,7 +28,7 @@ from marginattack.execution.session import Session
 from marginattack.runs.settings import Settings, build_attack
 from marginattack.sources.classes import read_classes
 from marginattack.sources.data import Data, check_options, open_data
-from marginattack.sources.features import describe, read_bounds, read_fixed, read_scale
+from marginattack.sources.features import check_inside, describe, read_bounds, read_fixed, read_scale
 from marginattack.sources.images import ImageSize
 from marginattack.sources.models import Model, open_model
 from marginattack.storage.manifest import Part, run_order
@@ -110,9 +110,11 @@ class Job:
 
     def samples(self, positions: Sequence[int] | range) -> tuple[Tensor, Tensor, Tensor]:
         """The ids, images and labels at these positions of the run's order."""
-        ids = self.order[list(positions)]
-        images, labels = self.data.read([int(i) for i in ids])
-        return torch.from_numpy(ids), images, labels
+        ids = torch.from_numpy(self.order[list(positions)])
+        images, labels = self.data.read(ids.tolist())
+        if "bounds" in self.space:
+            check_inside(self.data, ids, images, self.space)
+        return ids, images, labels
 
     def choose_targets(self, ids: Tensor, y: Tensor, logits: Tensor) -> Tensor | None:
         """The target class of each sample; None in an untargeted run."""

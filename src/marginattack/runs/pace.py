@@ -33,11 +33,13 @@ def seconds_per_pass(job: Job, session: Session) -> float:
     """What a forward or a backward pass takes for each sample of a batch."""
     _, images, labels = job.samples([0])
     image, kind = session.validate(images, labels).images, session.classifier.device.type
-    seconds, size = _time(session, image), min(BATCH.get(kind, 32), fitting_batch_size(session, image[0]))
-    if seconds * size < PATIENCE or kind == "cuda":
-        batch = image.expand(size, *image.shape[1:])
-        seconds = min(_time(session, batch) for _ in range(3)) / size
-    return max(seconds / 2, 1e-9)
+    largest = min(BATCH.get(kind, BATCH["cpu"]), fitting_batch_size(session, image[0]))
+    _time(session, image)  # the first pass also prepares the model
+    size, seconds, began = 1, _time(session, image), time.perf_counter()
+    while size < largest and time.perf_counter() - began + 12 * seconds < PATIENCE:
+        size = min(4 * size, largest)
+        seconds = min(_time(session, image.expand(size, *image.shape[1:])) for _ in range(3))  # others may be busy
+    return max(seconds / size / 2, 1e-9)
 
 
 def _time(session: Session, images: Tensor) -> float:

@@ -30,8 +30,6 @@ class ShardRunner:
         self._resize(batch)
         columns, images, counts = self._measure_or_explain(part, self._read(shard), progress)
         self.folder.commit(part, shard, columns, images, counts)
-        if progress is not None:
-            progress(len(self.folder.shards[shard]) - len(columns["id"]))  # those that --only-correct left out
 
     def bound(self, shard: int, part: Part, batch: int, progress: Callable[[int], None] | None = None) -> None:
         """Bound the margins of a finished shard; ``progress`` is called with its number of samples."""
@@ -72,7 +70,9 @@ class ShardRunner:
                 progress(more)
 
         try:
-            return self._measure(part, samples, count)
+            measured = self._measure(part, samples, count)
+            count(len(samples[0]) - done)  # those that --only-correct left out
+            return measured
         except Exception as error:
             if not is_model_error(error):
                 raise
@@ -89,8 +89,8 @@ class ShardRunner:
         job, settings, norm, (ids, x, y) = self.job, self.job.settings, NORMS[part.norm], samples
         batch, correct = self.session.validate(x, y, ids=ids), None
         seen = len(batch)
-        self.session.seed_draws(settings.seed, batch.ids)
-        if settings.only_correct or settings.target is not None:
+        if settings.target is not None:
+            self.session.seed_draws(settings.seed, batch.ids)
             logits, prediction, *_ = self.session.classify(batch)
             correct = prediction == batch.labels
             if settings.only_correct:
@@ -103,6 +103,12 @@ class ShardRunner:
             self.session, batch, norm, job.attacks[part.attack], batch=self.session.batch_size,
             budget=settings.budget, seed=settings.seed, progress=progress,
         )  # fmt: skip
+        if correct is None:
+            correct = margins.prediction == margins.label
+            if settings.only_correct:  # by the predictions that are stored: a randomised model may make others
+                margins, batch = margins[correct], batch.select(correct)
+                if len(batch) == 0:
+                    return *_empty_shard(batch.images, job), {"seen": seen, "right": 0}
         columns: dict[str, Any] = {name: getattr(margins, name) for name in margins.columns() if name != "adversarial"}
         columns |= {"id": batch.ids, "input": fingerprints(batch.images)}
         if job.data.names is not None:
@@ -112,7 +118,6 @@ class ShardRunner:
         if settings.lattice:
             found = search_lattice(self.session, batch, margins.adversarial, norm)
             images["adversarial_255"], columns["distance_255"] = found
-        correct = margins.prediction == margins.label if correct is None else correct
         return columns, images, {"seen": seen, "right": int(correct.sum())}
 
 

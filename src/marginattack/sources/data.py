@@ -3,12 +3,14 @@
 To add a form of data, write one function ``(source, options) → Data`` and add one line to FORMS.
 """
 
+from collections.abc import Mapping
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from marginattack.core.plugins import Registry
 from marginattack.errors import InputError, choose
 from marginattack.sources.common import Form, match_form
 from marginattack.sources.data_base import Data as Data
@@ -61,7 +63,7 @@ def open_samples(source: str, options: Options) -> Data:
 
 ARRAYS, TABLE = ("features", "labels", "layout", "bounds"), ("features", "labels", "bounds")  # options
 
-FORMS: dict[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "samples:NAME": Form(open_samples, f"bundled images: {', '.join(SAMPLES)}"),
     "FILE.npz": Form(open_npz, "arrays x of any shape and y (class indices), or --features X --labels Y", ARRAYS),
     "FILE.npy": Form(open_npy, "an array of inputs, with --labels FILE", ("labels", "layout", "bounds")),
@@ -76,6 +78,7 @@ FORMS: dict[str, Form] = {
         open_hf, "a dataset of the hub, or a local folder or parquet file", ("labels", "split", "image-size")
     ),
 }
+FORMS = Registry("marginattack.data", FORMS, lambda name, _: f"{name}:NAME")
 
 
 def open_data(

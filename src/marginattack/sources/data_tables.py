@@ -149,6 +149,7 @@ def _write(source: str, batch: Any, columns: _Columns, first: int, target: IO[by
         kind = str(column.type)
         if not kind.startswith(("int", "uint", "float", "double", "halffloat", "bool", "decimal")):
             hint = "encode it as numbers, or choose other columns with --features A,B,C"
+            hint = f"for images pass --data hf:{source}" if kind.startswith("struct") else hint
             raise InputError(f"{source}: column {name!r} holds {kind}: {hint}")
         rows[:, number] = column.to_numpy(zero_copy_only=False)
     try:

@@ -1,10 +1,12 @@
 """What is stated per feature, as ``--bounds``, ``--scale`` and ``--fixed`` write it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from marginattack.errors import InputError
 from marginattack.sources.common import sha256, suggest
@@ -70,6 +72,23 @@ def read_fixed(text: str, data: Data, max_gib: float | None = None) -> NDArray[n
             known = suggest(name, data.features) if data.features else f"features are 0 to {len(fixed) - 1}"
             raise InputError(f"--fixed {name[:40]!r} is no feature; {known}: {FIXED}")
     return fixed
+
+
+def check_inside(data: Data, rows: Tensor, inputs: Tensor, space: Mapping[str, Any]) -> None:
+    """Refuse inputs outside the bounds that are stated; ``rows`` are their numbers. Fixed features may be anywhere."""
+    lo, hi = (torch.as_tensor(bound).to(inputs) for bound in space["bounds"])
+    try:
+        outside = (inputs < lo) | (inputs > hi)
+        outside &= ~torch.as_tensor(space.get("fixed", False))
+    except RuntimeError:
+        shape = tuple(lo.shape)
+        raise InputError(f"--bounds of shape {shape} do not fit inputs of shape {data.shape}: {BOUNDS}") from None
+    if bool(outside.any()):
+        row, *place = outside.nonzero()[0].tolist()
+        where = f"column {data.features[place[0]]!r}" if data.features else f"x[{', '.join(map(str, place))}]"
+        value, low, high = (float(each.expand_as(inputs)[row, *place]) for each in (inputs, lo, hi))
+        problem = f"{where} is {value:g} in row {int(rows[row])}, outside the bounds {low:g} to {high:g}"
+        raise InputError(f"{data.name}: {problem}: widen --bounds, or leave out the row")
 
 
 def describe(values: Any) -> Any:

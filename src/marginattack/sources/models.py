@@ -5,12 +5,14 @@ To add a form of model, write one function ``(source, options) → LoadedModel``
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from marginattack.core.plugins import Registry
 from marginattack.errors import InputError
 from marginattack.sources.common import Form, explain_errors, match_form
 from marginattack.sources.images import ImageSize
@@ -37,7 +39,7 @@ class Model:
     bare: nn.Module  # the module without our preprocessing
 
 
-FORMS: dict[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "zoo:NAME": Form(open_zoo, "a bundled network"),
     "file.py:factory": Form(open_factory, "a function in a Python file that returns the module; the file is executed"),
     "pkg.mod:factory": Form(open_factory, "the same in an importable module, which is executed"),
@@ -49,19 +51,13 @@ FORMS: dict[str, Form] = {
     "FILE.pt": Form(open_pickle, "a pickled module, which is executed: only with --trust-pickle"),
     "FILE.pth": Form(open_pickle, "the same"),
 }
+FORMS = Registry("marginattack.models", FORMS, lambda name, _: f"{name}:NAME")
 
 
 def open_model(
-    source: str,
-    *,
-    normalize: str = "auto",
-    resize: int | None = None,
-    crop: int | None = None,
-    trust_pickle: bool = False,
-    device: str = "cpu",
-    max_gib: float | None = None,
-    strip_softmax: bool = False,
-) -> Model:
+    source: str, *, normalize: str = "auto", resize: int | None = None, crop: int | None = None,
+    trust_pickle: bool = False, device: str = "cpu", max_gib: float | None = None, strip_softmax: bool = False,
+) -> Model:  # fmt: skip
     """Open a model by name, in eval mode on the device, with its preprocessing in front.
 
     Args:
