@@ -1,8 +1,8 @@
 r"""Branch and bound over the signs of ReLUs: proves that a region holds no adversarial point.
 
-A domain is the part of the region where some ReLUs have a fixed sign s, by a split or by their bounds. Its bound is that
-of CROWN with optimised slopes α and one multiplier β ≥ 0 per fixed sign (Wang et al. 2021): for the label's lead c over
-a class,
+A domain is the part of the region where some ReLUs have a fixed sign s, by a split or by their bounds. Its bound is
+that of CROWN with optimised slopes α and one multiplier β ≥ 0 per fixed sign (Wang et al. 2021): for the label's lead c
+over a class,
 
 .. math:: \min_{domain} c(x) \ge \max_{\alpha, \beta} \min_{region} \underline{c}_\alpha(x) - \beta^\top (s \odot z(x))
 
