@@ -1,7 +1,8 @@
 r"""Branch and bound over the signs of ReLUs: proves that a region holds no adversarial point.
 
-A domain is the part of the region where some ReLUs have a fixed sign s. Its bound is that of CROWN with optimised
-slopes α and one multiplier β ≥ 0 per fixed sign (Wang et al. 2021): for the label's lead c over a class,
+A domain is the part of the region where some ReLUs have a fixed sign s, by a split or by their bounds. Its bound is
+that of CROWN with optimised slopes α and one multiplier β ≥ 0 per fixed sign (Wang et al. 2021): for the label's lead c
+over a class,
 
 .. math:: \min_{domain} c(x) \ge \max_{\alpha, \beta} \min_{region} \underline{c}_\alpha(x) - \beta^\top (s \odot z(x))
 
@@ -42,6 +43,11 @@ def join(tables: list[Table]) -> Table:
     return {key: torch.cat([each[key] for each in tables]) for key in tables[0]}
 
 
+def _signs(low: Tensor, high: Tensor) -> Tensor:
+    """1 where a neuron is not negative, −1 where it is not positive, 0 where its sign is open."""
+    return (low >= 0).to(low) - (high <= 0).to(low)
+
+
 @dataclass(eq=False)
 class Branching:
     """The open domains of one sample: they hold all points of its region that may be adversarial."""
@@ -67,7 +73,8 @@ class Branching:
 
     def open_goals(self) -> Tensor:
         """Rows of ``leads`` that may be negative somewhere in the region."""
-        return self.work["goal", 0].unique()
+        goals: Tensor = self.work["goal", 0].unique()
+        return goals
 
     def step(self) -> None:
         """Split the domains with the least bounds.
@@ -99,8 +106,7 @@ class Branching:
         for z in self.inputs:
             low, high = whole.bounds[z]
             table["low", z], table["high", z] = (each.expand(n, *each.shape[1:]) for each in (low, high))
-            table["sign", z] = torch.zeros_like(low)[:, None].expand(n, 1, *low.shape[1:])
-            table["multiplier", z] = table["sign", z]
+            table["multiplier", z] = torch.zeros_like(low)[:, None].expand(n, 1, *low.shape[1:])
         for index, z in self.relus.items():
             rule = self.graph.nodes[index].rule
             assert isinstance(rule, ReLU)
@@ -110,26 +116,21 @@ class Branching:
     def _split(self, table: Table) -> Table:
         """Both halves of each domain, at its chosen neuron."""
         halves = []
-        for sign, side in ((1.0, "low"), (-1.0, "high")):
+        for side in ("low", "high"):
             half = dict(table)
             for z in self.inputs:
                 rows = (table["node", 0] == z).nonzero()[:, 0]
-                for name, value in (("sign", sign), (side, 0.0)):
-                    changed = half[name, z].clone()
-                    changed.view(len(changed), -1)[rows, table["place", 0][rows]] = value
-                    half[name, z] = changed
+                half[side, z] = half[side, z].clone()
+                half[side, z].view(len(half[side, z]), -1)[rows, table["place", 0][rows]] = 0.0
             halves.append(half)
         return join(halves)
 
     def _bound(self, table: Table, steps: int) -> Table:
         """Bound these domains; what is left of them, with the neuron at which to split each."""
-        n, whole_region = len(table["goal", 0]), self.region
+        n = len(table["goal", 0])
         self.domains += n
-        region = Region(
-            *(each.expand(n, *each.shape[1:]) for each in (whole_region.centre, whole_region.down, whole_region.up)),
-            whole_region.radius.expand(n), whole_region.norm,
-        )  # fmt: skip
-        cut = replace(region, cut=(table["cut", 0], table["cut", 1])) if ("cut", 0) in table else region
+        region = self.region.repeat(n)
+        cut = self.region.repeat(n, (table["cut", 0], table["cut", 1])) if ("cut", 0) in table else region
         given = {z: (table["low", z], table["high", z]) for z in self.inputs}
         with torch.no_grad():
             propagation = Propagation(self.graph, cut, CROWN, self.limits, given)
@@ -153,10 +154,11 @@ class Branching:
         rates = [(key, SLOPE_RATE if key[0] == "slope" else MULTIPLIER_RATE) for key in free]
         adam = torch.optim.Adam([{"params": [free[key]], "lr": rate} for key, rate in rates])
         decay = torch.optim.lr_scheduler.ExponentialLR(adam, 0.1 ** (1 / steps))
+        fixed = {z: self.scale[z] * _signs(*propagation.bounds[z])[:, None] for z in self.inputs}
 
         def function(seen: dict[int, Tensor] | None = None) -> Linear:
             slopes = {i: [free["slope", i]] if i in self.relus else [] for i in range(last + 1)}
-            penalties = {z: -table["sign", z] * free["multiplier", z] * self.scale[z] for z in self.inputs}
+            penalties = {z: -fixed[z] * free["multiplier", z] for z in self.inputs}
             return propagation.linear(last, rows, slopes, penalties, seen, charged=seen is not None)
 
         for _ in range(steps):
@@ -176,7 +178,7 @@ class Branching:
         return table | {key: each.detach() for key, each in free.items()}, found, seen
 
     def _cut(self, function: Linear) -> tuple[Tensor, Tensor]:
-        """g and k such that only points with gᵀx + k ≤ 0 can be adversarial."""
+        """G and k such that only points with gᵀx + k ≤ 0 can be adversarial."""
         constant = function.constant
         error = function.error + rounding(64, constant.dtype) * constant.abs()
         return self._coefficients(function)[:, 0], (constant - ERROR_FACTOR * error)[:, 0]
@@ -221,9 +223,8 @@ class Branching:
 
     def _least_points(self, table: Table) -> Tensor:
         """Where the linear function of each domain is least in the region."""
-        n, region = len(table["goal", 0]), self.region
+        region = self.region.repeat(len(table["goal", 0]))
         flat = [each.flatten(1)[:, None] for each in (region.centre, region.down, region.up)]
         a = table["cut", 0][:, None].clone().requires_grad_()
-        region = replace(region, radius=region.radius.expand(n))
         step = torch.autograd.grad(least(region, a, *flat[1:]).sum(), a)[0]  # of a minimum: where it is attained
-        return (flat[0] + step).view(n, *self.region.centre.shape[1:])
+        return (flat[0] + step).view_as(region.centre)

@@ -1,7 +1,7 @@
 """Close brackets exactly: branch and bound at the radius that closes them; mixed-integer programs where pools are.
 
-A bracket is closed once no adversarial point lies within (1 − tolerance) times the nearest known distance: a question of
-yes or no at one radius. A nearer point that turns up on the way lowers that radius; domains that are done stay done.
+A bracket is closed once no adversarial point lies within (1 − tolerance) times the nearest known distance: a question
+of yes or no at one radius. A nearer point that turns up on the way lowers that radius; domains that are done stay done.
 """
 
 import time
@@ -24,7 +24,7 @@ from marginattack.bounds.graph import Graph
 from marginattack.bounds.leaves import nearest_point
 from marginattack.bounds.propagation import CROWN, Limits, OutOfTime, Propagation
 from marginattack.bounds.regions import Region, make_region
-from marginattack.bounds.relaxations import MaxPool
+from marginattack.bounds.relaxations import MaxPool, ReLU
 from marginattack.core.box import Box
 from marginattack.core.norms import Norm
 from marginattack.core.validation import Batch
@@ -67,10 +67,10 @@ class Closing:
             own = replace(limits, deadline=now + (limits.deadline - now) / (len(rows) - place))
             if not bool(torch.isfinite(torch.minimum(self.upper, self.farthest)[row])):
                 continue
-            if matrices is None:
-                self._close(row, tolerance, own)
-            else:
+            if matrices is not None:
                 self._program(row, matrices, own)
+            elif any(isinstance(node.rule, ReLU) for node in self.graph.nodes):
+                self._close(row, tolerance, own)
         return "exact" if matrices is None else "milp"
 
     def _close(self, row: int, tolerance: float, limits: Limits) -> None:

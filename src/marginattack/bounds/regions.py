@@ -44,6 +44,13 @@ class Region:
         """The largest |x| of each coordinate."""
         return torch.maximum((self.centre - self.down).abs(), (self.centre + self.up).abs())
 
+    def repeat(self, n: int, cut: tuple[Tensor, Tensor] | None = None) -> "Region":
+        """The region of one sample n times, each with its own cut."""
+        centre, down, up, radius = (
+            each.expand(n, *each.shape[1:]) for each in (self.centre, self.down, self.up, self.radius)
+        )
+        return Region(centre, down, up, radius, self.norm, cut)
+
     def to(self, dtype: torch.dtype, device: torch.device | None = None) -> "Region":
         """The region in another precision, never smaller, and on another device."""
         grow = 1 + 2 * torch.finfo(dtype).eps
@@ -119,12 +126,13 @@ def _multiplier(region: Region, a: Tensor, g: Tensor, k: Tensor, centre: Tensor,
 
 
 def _l1(size: Tensor, room: Tensor, radius: Tensor) -> Tensor:
+    falling, order = size.sort(dim=-1, descending=True)
     with torch.no_grad():
-        falling, order = size.sort(dim=-1, descending=True)
         filled = room.expand_as(size).gather(-1, order).cumsum(-1)
         last = (filled < radius[..., None]).sum(-1, keepdim=True)
         within = last < size.shape[-1]
-        multiplier = torch.where(within, falling.gather(-1, last.clamp(max=size.shape[-1] - 1)), 0)
+    # With a gradient: that is how far the coordinate whose room is used in part moves.
+    multiplier = torch.where(within, falling.gather(-1, last.clamp(max=size.shape[-1] - 1)), 0)
     return -((size - multiplier).clamp(min=0) * room).sum(-1) - multiplier[..., 0] * radius
 
 
