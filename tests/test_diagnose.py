@@ -95,7 +95,8 @@ def test_a_model_that_needs_gradients_to_run_is_reported(digits: tuple[Tensor, T
 def test_a_few_images_are_enough_to_run_and_too_few_to_judge_accuracy(digits: tuple[Tensor, Tensor]) -> None:
     x, y = digits
     assert preflight(network(), x[:1], y[:1]) == []
-    assert preflight(network(), x[:20], (y[:20] + 1) % 10, expect_accuracy=None) == []
+    (finding,) = preflight(network(), x[:20], (y[:20] + 1) % 10, expect_accuracy=None)
+    assert (finding.code, finding.seen[:29]) == ("too-few-samples", "accuracy 0.0% on 20 samples, ")
     with pytest.raises(ma.InputError, match="0 images"):
         preflight(network(), x[:0], y[:0])
 

@@ -198,7 +198,7 @@ def test_a_point_that_rounding_rejects_is_tried_a_little_further_out(monkeypatch
     assert found.success.all()
     assert not found.rejected.any()
     monkeypatch.setattr(sessions, "EXTEND_TO", ())
-    strict = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200)
+    strict = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200, diagnose=False)
     assert strict.rejected.any()
     confirmed = ~strict.rejected
     assert found.distance[confirmed].equal(strict.distance[confirmed])

@@ -25,7 +25,7 @@ from marginattack.runs.engines.ray import Cluster, Task, WorkerPool, _last_line
 from marginattack.runs.engines.worker import Worker
 from marginattack.runs.job import Job, open_job
 from marginattack.runs.settings import Settings, read_settings
-from marginattack.sources.data_npz import NpzData
+from marginattack.sources.data_arrays import ArrayData
 from marginattack.storage import lock
 from marginattack.storage.lock import lock_folder
 from marginattack.storage.run_folder import Part, RunFolder
@@ -170,14 +170,14 @@ def _check_worker_reads(job: Job, folder: RunFolder, owner: str, monkeypatch: py
     settings, tmp_path = job.settings, Path.cwd()
     folder.update_manifest(sessions=[job.session(8, torch.device("cpu"))])
     rows: list[int] = []
-    read = NpzData.read
+    read = ArrayData.read
 
-    def recorded_read(self: NpzData, some: list[int]) -> Any:
+    def recorded_read(self: ArrayData, some: list[int]) -> Any:
         rows.extend(some)
         return read(self, some)
 
-    monkeypatch.setattr(NpzData, "read", recorded_read)
-    monkeypatch.setattr(NpzData, "digest", lambda self: pytest.fail("a worker has read all data"))
+    monkeypatch.setattr(ArrayData, "read", recorded_read)
+    monkeypatch.setattr(ArrayData, "digest", lambda self: pytest.fail("a worker has read all data"))
     arguments = (settings.model_dump_json(), str(folder.path), str(tmp_path), json.dumps(job.worker_identity()), owner)
     rows.clear()
     one = Worker(*arguments)
@@ -202,7 +202,7 @@ def _check_worker_reads(job: Job, folder: RunFolder, owner: str, monkeypatch: py
     ("more", "named"),
     [
         (["--workers", "2"], "--workers 2 needs a Ray cluster: add --engine ray"),
-        (["--engine", "slurm"], "no engine named 'slurm': choose from serial, ray"),
+        (["--engine", "slurm"], "no engine named 'slurm': choose one of serial, ray"),
         (["--engine", "ray", "--gpus-per-worker", "1", "--device", "cpu"], "this machine has no GPU"),
         (["--engine", "ray", "--device", "cuda:1"], "cuda:1"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "at --address 127.0.0.1:1: [Errno 111] Connection refused"),

@@ -54,7 +54,7 @@ class APGD(FixedRadiusAttack):
     cost: ClassVar = "1 forward + 1 backward per step; 1 forward to choose candidates"
     reference: ClassVar = "Croce, Hein 2020"
 
-    eps: float = 0.3
+    eps: float | None = None
     steps: int = 100
     loss: Loss = CROSS_ENTROPY
     candidates: int = 0

@@ -12,17 +12,30 @@ import torch
 
 from marginattack.attacks.attack import Attack
 from marginattack.core.losses import CROSS_ENTROPY, Loss
+from marginattack.core.norms import Norm
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
+from marginattack.errors import InputError
 
 
 class FixedRadiusAttack(Attack):
-    """An attack within a radius, which may differ per sample."""
+    """An attack within a radius, which may differ per sample; the distances that it finds are no margins.
 
-    eps: float
+    ``eps`` has no default, since no radius suits all data; ``within`` does without it.
+    """
+
+    eps: float | None
     stop: bool
 
+    def check_norm(self, norm: Norm) -> None:
+        """Raise InputError unless the attack supports this norm and has a radius."""
+        super().check_norm(norm)
+        name = type(self).__name__
+        if self.eps is None:
+            raise InputError(f"{name} has no radius: give one, {name}(eps=8/255), on the command line attack.NAME.eps")
+
     def __call__(self, problem: Problem) -> None:
+        assert self.eps is not None  # see check_norm
         self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
 
     @abstractmethod
@@ -64,7 +77,7 @@ class PGD(FixedRadiusAttack):
     cost: ClassVar = "1 forward + 1 backward per step"
     reference: ClassVar = "Madry, Makelov, Schmidt, Tsipras, Vladu 2018"
 
-    eps: float = 0.3
+    eps: float | None = None
     steps: int = 40
     step: float = 1 / 30
     relative: bool = True

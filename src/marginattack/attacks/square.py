@@ -208,7 +208,7 @@ class Square(FixedRadiusAttack):
     cost: ClassVar = "1 forward per proposal"
     reference: ClassVar = "Andriushchenko, Croce, Flammarion, Hein 2020"
 
-    eps: float = 0.3
+    eps: float | None = None
     queries: int = 5000
     p: float = 0.8
     horizon: int = 10_000

@@ -1,15 +1,13 @@
 """marginattack bench: compare attacks on one model with equal budgets."""
 
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from marginattack.cli.common import make_table, one_line_errors, show
-from marginattack.cli.options import AsJson, Seed, setting_options
+from marginattack.cli.common import Display, dump_json, make_table, one_line_errors, show
+from marginattack.cli.options import AsJson, Quiet, Seed, setting_options
 from marginattack.runs.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ def bench(
     peer: Annotated[list[str] | None, Option(metavar="PEER", help=PEER)] = None,
     limit: Annotated[int, Option(metavar="N", help="Use the first N correctly classified samples.")] = 100,
     seed: Seed = 0,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare attacks on one model. Ours and those of other libraries get the same number of passes."""
@@ -48,7 +47,7 @@ def bench(
     with _open(settings, limit) as (session, samples):
         for size, attacks in contenders.items():
             for name, each in attacks.items():
-                print(f"marginattack: {name}, {size} passes", file=sys.stderr)
+                Display(quiet=quiet).say(f"{name}, {size} passes")
                 trials[name].append(b.run_trial(session, samples, chosen, each, budget=size, seed=seed))
     if as_json:
         best = b.best_distances([trial for each in trials.values() for trial in each])
@@ -57,7 +56,7 @@ def bench(
             for name, each in trials.items()
             for trial in each
         ]
-        print(json.dumps(rows, indent=1))
+        print(dump_json(rows))
     else:
         title = f"{norm}, {len(samples)} samples of {settings.data.source} on {settings.model.source}"
         show(make_table(b.COLUMNS, b.table(trials), title=title))

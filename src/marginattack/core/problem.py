@@ -33,6 +33,7 @@ from marginattack.core.tensors import scatter_rows, to_device_of
 from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars, State
 
 FLIP_SHARE = 0.3  # of the units of a layer
+STEPS_UNTIL_CHECK = 8  # of a plan, after which samples that are finished leave the batch
 CONFIRM_AT = (1.0, 1.01, 1.1)  # multiples of the distance at which a point of a low-precision search is confirmed
 
 
@@ -156,6 +157,7 @@ class Problem:
         incumbent: The nearest adversarial points so far: ``incumbent.points``, ``incumbent.distance``.
         draws: Random numbers: ``draws.uniform()``.
         observer: Receives every query.
+        enough: A sample is finished once its incumbent is at this distance or nearer; None: no distance is enough.
 
     Example:
         >>> import marginattack as ma
@@ -181,6 +183,7 @@ class Problem:
     incumbent: Incumbent
     draws: Draws
     observer: Observer = field(default_factory=Observer)
+    enough: float | None = None
 
     def solve(self, attack: Callable[["Problem"], None]) -> None:
         """Run the attack until it returns or no sample can be queried any more."""
@@ -232,6 +235,7 @@ class Problem:
 
         The layer is counted from the last one. Finished samples have the direction zero.
         """
+        self._leave_out_finished()
         rows = self.budget.charge(1, 1)
         numbers = torch.arange(len(self.x0))[rows.cpu() if isinstance(rows, Tensor) else rows]
         direction = torch.zeros_like(self.x0)
@@ -253,8 +257,10 @@ class Problem:
     @contextmanager
     def masked(self, rows: Mask) -> Iterator["Problem"]:
         """A view with only these samples active. The block ends early, without error, once none can be queried."""
+        self._leave_out_finished()
         with suppress(BudgetExhausted):
             yield replace(self, budget=self.budget.masked(rows))
+        self._leave_out_finished()
 
     @contextmanager
     def subproblem(
@@ -267,12 +273,14 @@ class Problem:
         times gets m rows with equal shares and different draws. With ``targets`` the problem is targeted. What it
         finds and spends is the parent's when the block ends; so are its draws, unless it was given its own.
         """
+        self._leave_out_finished()
         rows = torch.arange(len(self.x0)) if rows is None else rows.cpu()
         here = rows.to(self.x0.device)
         incumbent = self.incumbent.select(rows, known=known)
         with self.budget.reserve(rows) as budget:
             part = replace(
-                self, x0=incumbent.x0, goals=self.goals[here] if targets is None else reach(targets),
+                self, x0=incumbent.x0, box=incumbent.box,
+                goals=self.goals[here] if targets is None else reach(targets),
                 targeted=self.targeted or targets is not None, budget=budget, incumbent=incumbent,
                 draws=(draws or self.draws).select(rows),
             )  # fmt: skip
@@ -280,6 +288,7 @@ class Problem:
                 yield part
             finally:
                 self.incumbent.merge(incumbent, rows)
+                self._leave_out_finished()
                 if draws is None:
                     self.draws.count = part.draws.count
 
@@ -318,6 +327,8 @@ class Problem:
         kept = (new & ~able)[:, None]
         incumbent.points = torch.where(kept, x, incumbent.points)
         incumbent.distance = torch.where(kept, size, incumbent.distance)
+        if self.enough is not None:  # what the search took for finished may not be
+            self.budget.activate(new)
 
     def for_each_sample(self, attack: Callable[["Problem"], None]) -> None:
         """Run an attack that handles one sample at a time on every active sample in turn."""
@@ -333,16 +344,33 @@ class Problem:
         pay for the whole plan: the others wait.
         """
         table = to_device_of(torch.tensor(plan, dtype=self.x0.dtype), self.x0)
-        return self.evaluator.run(self, step, table, state, charged)
+        if self.enough is None or charged is not None:
+            return self.evaluator.run(self, step, table, state, charged)
+        for block in table.split(STEPS_UNTIL_CHECK):
+            self._leave_out_finished()
+            if len(rows := self.budget.active) == 0:
+                raise BudgetExhausted
+            with self.subproblem(rows, known=True, draws=self.draws) as part:
+                here = rows.to(self.x0.device)
+                after = self.evaluator.run(part, step, block, tuple(tensor[here] for tensor in state), None)
+            state = tuple(old.index_copy(0, here, new) for old, new in zip(state, after, strict=True))
+        return state
+
+    def _leave_out_finished(self) -> None:
+        """Deactivate samples whose incumbent is near enough."""
+        if self.enough is not None:
+            self.budget.deactivate((self.incumbent.distance <= self.enough)[:, 0])
 
     def _query(
         self, x: Points, of: tuple[Loss, ...], offset: float | Tensor, *, gradients: bool = True
     ) -> tuple[list[tuple[Scalars, Points]], Tensor]:
         """Query the active samples: values and gradients of the losses, and the logits."""
         n, backwards = len(self.x0), len(of) if gradients else 0
+        self._leave_out_finished()
         rows = self.budget.charge(1, backwards)
         answer = self.evaluator.query(Query(self.shape, of, gradients), x.detach()[rows], self.goals[rows])
         self.incumbent.offer(x, scatter_rows(answer.crossed, rows, n), self.goals, 1 + backwards, rows)
+        self._leave_out_finished()
         if type(self.observer) is not Observer:
             origin = self.incumbent.origin_of(rows)
             origin = torch.arange(n, device=x.device) if origin is None else origin

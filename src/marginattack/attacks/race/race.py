@@ -73,6 +73,7 @@ class Race(Attack):
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
+    any_norm: ClassVar = True
     cost: ClassVar = "1 forward + 1 backward per step; one scan at 1 backward per class"
     reference: ClassVar = "this project, docs/method.md"
 

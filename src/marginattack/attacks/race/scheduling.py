@@ -35,7 +35,7 @@ def run_groups(problem: Problem, groups: Sequence[Group], classes: Sequence[Labe
     """Run the phases of all groups, interleaved where that is possible and each group has about as much budget left."""
     left = [problem.budget.remaining_of(rows) for rows, _ in groups]
     even = all(max(each, default=0) - min(each, default=0) < EVEN for each in left)
-    if even and problem.evaluator.can_interleave(problem):
+    if even and problem.enough is None and problem.evaluator.can_interleave(problem):
         run_interleaved(problem, groups, classes)
     else:
         run_sequential(problem, groups, classes)
