@@ -25,9 +25,11 @@ from marginattack.core.budget import Budget, BudgetExhausted
 from marginattack.core.calibration import Tolerance
 from marginattack.core.draws import Draws
 from marginattack.core.goals import reach
-from marginattack.core.incumbent import History, Incumbent
+from marginattack.core.incumbent import Incumbent
 from marginattack.core.losses import Loss
 from marginattack.core.norms import Norm
+from marginattack.core.observation import Observation as Observation
+from marginattack.core.observation import Observer as Observer
 from marginattack.core.queries import Answer, Query, evaluate, input_gradient, join_answers
 from marginattack.core.tensors import scatter_rows, to_device_of
 from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars, State
@@ -43,26 +45,6 @@ class ClassConstraint(NamedTuple):
     label: Labels
     c: Scalars
     g: Points
-
-
-class Observation(NamedTuple):
-    """A query as an observer sees it: rows of the batch, points, their distance, the constraint there, the history."""
-
-    rows: Tensor
-    points: Points
-    distance: Scalars
-    c: Scalars
-    history: History
-
-
-class Observer:
-    """Receives every query; this one ignores them. While another one observes, nothing is captured as a graph."""
-
-    def mark(self, move: str) -> None:
-        """The next points to be queried come from this move."""
-
-    def record(self, query: Observation) -> None:
-        """Take note of a query that was answered."""
 
 
 class Step(ABC):
