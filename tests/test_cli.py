@@ -31,7 +31,8 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_demo_prints_a_table_writes_a_page_and_leaves_stderr_empty(tmp_path: Path) -> None:
     result = python("-m", "marginattack", "demo", "--digits", "3", "--page", str(tmp_path / "page.html"))
-    assert (result.returncode, result.stderr) == (0, "")
+    said = [line for line in result.stderr.splitlines() if not re.search(" after [0-9]+ s$|about", line)]
+    assert (result.returncode, said) == (0, [])  # after half a minute, a busy machine shows progress
     words = "l2 linf accuracy median margin success backwards 100.0% mnist-cnn"
     levels = "1.00: 1.41: 1.73: 2.00: 0.06: 0.08: 0.10: 0.12:"
     assert {*words.split(), *levels.split()} <= {*result.stdout.split()}
