@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import marginattack as ma
 from marginattack.cli import app
+from marginattack.cli.common import Display
 from marginattack.runs import pace
 from marginattack.storage.run_folder import RunFolder
 
@@ -73,7 +74,7 @@ def test_an_interrupt_loses_one_short_shard_and_its_size_is_kept(tmp_path: Path)
     [(0.000375, None, 32), (0.1, None, 1), (1e-7, None, 512), (0.000375, 10_000, 16)],
 )
 def test_shards_take_seconds_or_fill_an_efficient_batch(
-    seconds: float, budget: int | None, size: int, monkeypatch: pytest.MonkeyPatch
+    seconds: float, budget: int | None, size: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from marginattack.core.classifier import Classifier
     from marginattack.execution.session import open_session
@@ -82,8 +83,10 @@ def test_shards_take_seconds_or_fill_an_efficient_batch(
 
     monkeypatch.setattr(pace, "seconds_per_pass", lambda job, session: seconds)
     job = open_job(read_settings(None, [], {"model": "zoo:mnist-cnn", "data": "samples:mnist", "budget": budget}))
-    with open_session(Classifier(job.model.module)) as session:
+    with open_session(Classifier(job.model.module)) as session, Display().log():
         assert pace.choose_shard(job, session) == size
+    expected = f"about {seconds * (budget or 400) * 1000 / 60:.1f} min, by the time of a few passes\n"
+    assert capsys.readouterr().err == (f"marginattack: {expected}" if size < 512 else "")
 
 
 def cli(*arguments: str) -> tuple[str, str]:

@@ -143,13 +143,12 @@ class Display:
 
     @contextmanager
     def log(self) -> Iterator[None]:
-        """If verbose, print what the package logs."""
+        """Print what the package logs: notices, or if verbose what is being done."""
         logger, handler = logging.getLogger("marginattack"), logging.Handler()
         handler.emit = lambda record: self.say(record.getMessage())  # type: ignore[method-assign]
         before = logger.level
-        if self.verbose:
-            logger.addHandler(handler)
-            logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO if self.verbose else logging.INFO + 1)
         try:
             yield
         finally:

@@ -39,8 +39,9 @@ def demo(
     began = time.perf_counter()
     with TemporaryDirectory() as folder:
         settings = read_settings(None, [], flags)
-        progress = Display(quiet=quiet).progress
-        store = run(settings, f"{folder}/mnist", progress=progress, on_finding=lambda finding: None)
+        display = Display(quiet=quiet)
+        with display.log():
+            store = run(settings, f"{folder}/mnist", progress=display.progress, on_finding=lambda finding: None)
         seconds = time.perf_counter() - began
         try:
             write_report([store.path], page)

@@ -100,7 +100,10 @@ def _option(key: str, field: FieldInfo) -> Parameter:
     if kind is not bool and default is not None and not field.is_required():
         text = f"{text}  [default: {default}]"
     metavar = None if kind is bool else field.title or ("N" if kind is int else name.upper())
-    option = Option(f"--{name.replace('_', '-')}", metavar=metavar, help=text, rich_help_panel=group_of(key))
+    parser = as_number if kind is float else None
+    option = Option(
+        f"--{name.replace('_', '-')}", metavar=metavar, help=text, rich_help_panel=group_of(key), parser=parser
+    )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
 
 

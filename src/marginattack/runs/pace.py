@@ -1,5 +1,6 @@
 """How many samples a shard should have: what is computed in some seconds, from the time of a few passes."""
 
+import logging
 import time
 
 import torch
@@ -13,8 +14,11 @@ SHARD = {"cpu": 8.0, "cuda": 20.0}  # seconds: progress is shown, and results ar
 PASS = 0.01  # seconds that a pass of an efficient batch takes at least: an attack's own steps are short next to it
 PASSES = 400  # per sample, where neither the budget nor the attack states them
 BATCH = {"cpu": 32, "cuda": 128}  # of the passes that are timed
-PATIENCE = 0.5  # seconds for which they are timed
+PATIENCE = 1.5  # seconds for which they are timed
 LARGEST = 512
+ANNOUNCED = 0.5  # minutes, above which the expected time is told at the start
+NOTICE = 25  # the level of what is said unless --quiet: between logging.INFO and logging.WARNING
+_LOG = logging.getLogger(__name__)
 
 
 def choose_shard(job: Job, session: Session) -> int:
@@ -24,6 +28,9 @@ def choose_shard(job: Job, session: Session) -> int:
     except Exception:  # a model that fails does so again when it is measured, where the error names the samples
         return LARGEST
     passes = job.settings.budget or max(getattr(attack, "passes", PASSES) for attack in job.attacks.values())
+    minutes = each * passes * len(job.order) * len(job.parts) / 60
+    if minutes > ANNOUNCED:
+        _LOG.log(NOTICE, "about %.1f min, by the time of a few passes", minutes)
     affordable = SHARD.get(session.classifier.device.type, SHARD["cpu"]) / (each * passes)
     wanted = int(min(LARGEST, max(1.0, affordable, PASS / each)))
     return 1 << (wanted.bit_length() - 1)
