@@ -117,7 +117,8 @@ def test_the_record_states_means_over_seeds_and_the_difference_to_the_best_peer(
 
 
 def test_long_runs_are_of_the_best_peers_one_library_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    more = gather(result("other:x", [1.0, 1.7], budget=2000), result("lib:y", [1.0, 1.9], budget=2000))
+    peers = {"advlib:x": 1.3, "other:x": 1.1, "lib:y": 1.2}
+    more = gather(*(result(name, [distance, 1.5], budget=2000) for name, distance in peers.items()))
     monkeypatch.setattr(suite, "read_work", lambda work: SOME | more)
     tasks = [suite.Task(7, "mnist-gelu", "l2", Cell(f"best peer {rank}", 20_000, 0, 2)) for rank in (1, 2, 3)]
     cells = [suite.resolve(task, tmp_path) for task in tasks]
