@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from overall import OURS, is_baseline
 from record import CUDA, DEVICE, RECORDS
-from suite_cells import Cell, Workload, folder, models, prepare, run_cell
+from suite_cells import Cell, folder, models, prepare, run_cell
 from suite_results import (
     make_record,
     merge,
@@ -108,13 +108,16 @@ def plan(options: argparse.Namespace) -> list[Task]:
     return sorted(tasks, key=lambda task: (task.stage, task.cell.budget, place[task.model]))
 
 
-def resolve(task: Task, work: Path, workload: Workload) -> Cell | None:
+def resolve(task: Task, work: Path) -> Cell | None:
     """The cell of a task; the attack of a rank is chosen by the mean excess at the largest budget so far."""
     if not task.cell.attack.startswith(RANKED):
         return task.cell
     found = [each for each in read_work(work).values() if each.key[:2] == (task.model, task.norm)]
     rows = [row for row in make_record(found, {})["rows"] if is_baseline(row) and row["budget"] < LONG] if found else []
-    rows = [row for row in rows if row["budget"] == max(each["budget"] for each in rows)]
+    deepest = max((row["budget"] for row in rows), default=0)
+    rows = [row for row in rows if row["budget"] == deepest]
+    best_library = {row["attack"].partition(":")[2]: row for row in reversed(rows)}  # of each attack
+    rows = sorted(best_library.values(), key=lambda row: row["excess"])
     rank = int(task.cell.attack.removeprefix(RANKED))
     return task.cell._replace(attack=rows[rank - 1]["attack"]) if len(rows) >= rank else None
 
@@ -122,7 +125,7 @@ def resolve(task: Task, work: Path, workload: Workload) -> Cell | None:
 def run_task(task: Task, options: argparse.Namespace, deadline: float) -> str:
     """Run a task unless it is done; what happened, in a line."""
     workload = prepare(task.model, tuple(options.model), tuple(options.data), options.samples)
-    cell = resolve(task, options.work, workload)
+    cell = resolve(task, options.work)
     if cell is None:
         return ""
     path = folder(options.work, workload, task.norm) / cell.file

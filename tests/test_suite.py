@@ -116,6 +116,15 @@ def test_the_record_states_means_over_seeds_and_the_difference_to_the_best_peer(
     assert record["n"] == 4
 
 
+def test_long_runs_are_of_the_best_peers_one_library_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = {"advlib:x": 1.3, "other:x": 1.1, "lib:y": 1.2}
+    more = gather(*(result(name, [distance, 1.5], budget=2000) for name, distance in peers.items()))
+    monkeypatch.setattr(suite, "read_work", lambda work: SOME | more)
+    tasks = [suite.Task(7, "mnist-gelu", "l2", Cell(f"best peer {rank}", 20_000, 0, 2)) for rank in (1, 2, 3)]
+    cells = [suite.resolve(task, tmp_path) for task in tasks]
+    assert [cell and cell.attack for cell in cells] == ["other:x", "lib:y", None]
+
+
 def test_apgd_bisects_up_to_the_margins_of_the_data() -> None:
     apgd, info = EXTERNAL_ATTACKS["advlib:apgd"], ProblemInfo("linf", 400, 10, grayscale=True)
     assert replace(apgd, eps=0.07).settings(info)["max_eps"] == 0.07
