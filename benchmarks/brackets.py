@@ -77,7 +77,7 @@ def exact(n: int = 50) -> None:
     """Exact margins, digit by digit."""
     rows = []
     for name, norm in (
-        ("784-50-50-10", "linf"), ("two-conv", "linf"), ("784-20-10", "l2"), ("784-20-10", "linf"),
+        ("784-20-10", "l2"), ("784-20-10", "linf"), ("784-50-50-10", "linf"), ("two-conv", "linf"),
         ("two-conv-adv", "linf"), ("784-50-50-10-adv", "linf"),
     ):  # fmt: skip
         model = small_network(name)
