@@ -219,10 +219,9 @@ class Problem:
         """
         self._leave_out_finished()
         rows = self.budget.charge(1, 1)
-        numbers = torch.arange(len(self.x0))[rows.cpu() if isinstance(rows, Tensor) else rows]
         direction = torch.zeros_like(self.x0)
-        for part in numbers.split(self.evaluator.batch_size):
-            chosen, here = draws.select(part), part.to(self.x0.device)
+        for part in self.budget.active.split(self.evaluator.batch_size):
+            chosen, here = draws.select(part), to_device_of(part, self.x0)
             images = self.x0[here].unflatten(1, self.shape)
             gradient = self.evaluator.hidden_gradient(images, layer, partial(_flip_weights, chosen))
             direction[here] = gradient.flatten(1)
