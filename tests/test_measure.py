@@ -21,7 +21,9 @@ NORMS = ["l1", "l2", "linf"]
 def same(a: ma.Margins, b: ma.Margins) -> bool:
     """To the bit, settings included."""
     return a.settings == b.settings and all(
-        value.equal(vars(b)[name]) for name, value in vars(a).items() if isinstance(value, Tensor)
+        value.nan_to_num(-1.0).equal(vars(b)[name].nan_to_num(-1.0))
+        for name, value in vars(a).items()
+        if isinstance(value, Tensor)
     )
 
 

@@ -141,7 +141,7 @@ def test_stale_lock_is_replaced_and_left_to_its_new_owner(connected: None) -> No
 
 def test_process_that_slept_while_another_took_over_writes_nothing_more(connected: None, tmp_path: Path) -> None:
     flags = {"model": f"{Path(__file__).parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "8.npz", 8))}
-    job = open_job(read_settings(None, [], flags))
+    job = open_job(read_settings(None, [], {**flags, "shard": 8}))
     sessions = [job.session(8, torch.device("cpu"))]
     with lock_folder("s3://runs/slept") as lease:
         folder = RunFolder.create_or_resume("s3://runs/slept", job.identity(), job.about(), lease)

@@ -87,8 +87,8 @@ def test_that_fails(check_margins):
 
 def test_the_fixture_of_pytest_does_the_same(run: Path, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS.format(run=str(run)))
-    plugin = ["-p", "marginattack.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--tb=short"]
-    arguments = [sys.executable, "-m", "pytest", *plugin, str(tmp_path)]
+    options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--tb=short"]
+    arguments = [sys.executable, "-m", "pytest", *options, str(tmp_path)]  # the fixture comes by its entry point
     result = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (result.returncode, "1 failed, 1 passed" in result.stdout) == (1, True), result.stdout
     assert "median margin in linf (marginattack): 0.1" in result.stdout
