@@ -164,8 +164,8 @@ def _create(lock: Any, owner: str) -> bool:
 
 
 def _read(lock: Any) -> str | None:
-    try:
-        return str(lock.read_text())
+    try:  # in one request: a file that is opened first may be renewed before it is read
+        return str(lock.fs.cat_file(lock.path).decode())
     except FileNotFoundError:
         return None
 
