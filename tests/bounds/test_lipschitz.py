@@ -70,6 +70,27 @@ def test_normalisation_in_front_counts() -> None:
     torch.testing.assert_close(ma.bound(scaled, x, y, "l2", method="lipschitz").lower, plain.lower / 2)
 
 
+def test_layers_that_are_used_again_count_again_and_may_work_in_place() -> None:
+    torch.manual_seed(0)
+    layer, act = orthogonal(nn.Linear(4, 4)), nn.ReLU(inplace=True)
+    doubled = nn.Sequential(layer, nn.Linear(4, 4)).eval()
+    doubled[1].weight.data.copy_(2 * torch.eye(4))
+    x = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
+    once, thrice = nn.Sequential(doubled, act), nn.Sequential(doubled, act, doubled[0], doubled[1], act, doubled)
+    for model, factor in ((once, 2), (thrice, 8)):
+        logits = model.eval()(x)
+        gap = logits.topk(2).values.diff(dim=1)[:, 0].abs().double()
+        lower = ma.bound(model, x, logits.argmax(1), "l2", method="lipschitz").lower
+        torch.testing.assert_close(lower, gap / (2**0.5 * factor), rtol=0.02, atol=1e-3)
+
+
+def test_hooks_of_a_whole_sequence_are_refused() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    model.register_forward_hook(lambda _, given, logits: 10 * logits)
+    with pytest.raises(ma.InputError, match="the model computes something else than its layers"):
+        ma.bound(model, images(), [0] * 6, "l2", method="lipschitz")
+
+
 class Cheat(nn.Linear):
     """Uses other weights than it has."""
 
