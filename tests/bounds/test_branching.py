@@ -115,10 +115,10 @@ def test_pools_in_l2_leave_a_bracket() -> None:
 
 def test_a_boundary_near_the_corner_of_the_box_is_found_without_an_attack() -> None:
     """What is certified beyond the first radius, but not in the whole box, is still open."""
-    model = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 2)).requires_grad_(False)
-    for layer, weight, bias in ((model[0], [[1.0]], [1.0]), (model[2], [[-1.0], [0.0]], [1.995, 0.0])):
-        layer.weight.copy_(torch.tensor(weight))
-        layer.bias.copy_(torch.tensor(bias))
+    first, last = nn.Linear(1, 1), nn.Linear(1, 2)
+    for layer, weight, bias in ((first, [[1.0]], [1.0]), (last, [[-1.0], [0.0]], [1.995, 0.0])):
+        layer.weight.data, layer.bias.data = torch.tensor(weight), torch.tensor(bias)
+    model = nn.Sequential(first, nn.ReLU(), last)
     bracket = ma.bound(model, torch.zeros(1, 1), [0], "l2", method="exact", tolerance=0.1)
     assert 0.9 < float(bracket.lower) < 0.9951
     assert float(bracket.upper) == pytest.approx(0.995, rel=1e-3)

@@ -72,16 +72,26 @@ def test_normalisation_in_front_counts() -> None:
 
 def test_layers_that_are_used_again_count_again_and_may_work_in_place() -> None:
     torch.manual_seed(0)
-    layer, act = orthogonal(nn.Linear(4, 4)), nn.ReLU(inplace=True)
-    doubled = nn.Sequential(layer, nn.Linear(4, 4)).eval()
-    doubled[1].weight.data.copy_(2 * torch.eye(4))
+    layer, act, double = orthogonal(nn.Linear(4, 4)), nn.ReLU(inplace=True), nn.Linear(4, 4)
+    double.weight.data.copy_(2 * torch.eye(4))
+    doubled = nn.Sequential(layer, double)
     x = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
-    once, thrice = nn.Sequential(doubled, act), nn.Sequential(doubled, act, doubled[0], doubled[1], act, doubled)
+    once, thrice = nn.Sequential(doubled, act), nn.Sequential(doubled, act, layer, double, act, doubled)
     for model, factor in ((once, 2), (thrice, 8)):
         logits = model.eval()(x)
         gap = logits.topk(2).values.diff(dim=1)[:, 0].abs().double()
         lower = ma.bound(model, x, logits.argmax(1), "l2", method="lipschitz").lower
         torch.testing.assert_close(lower, gap / (2**0.5 * factor), rtol=0.02, atol=1e-3)
+
+
+def test_rounding_of_a_large_bias_is_no_stretch_and_the_whole_box_is_infinite() -> None:
+    torch.manual_seed(0)
+    last = nn.Linear(2, 2)
+    last.weight.data *= 0.001
+    last.bias.data.copy_(torch.tensor([1.0, 0.0]))
+    model = nn.Sequential(nn.Linear(4, 2), nn.ReLU(), last)
+    lower = ma.bound(model, torch.rand(4, 4), [0] * 4, "l2", method="lipschitz").lower
+    assert bool(torch.isinf(lower).all())
 
 
 def test_hooks_of_a_whole_sequence_are_refused() -> None:

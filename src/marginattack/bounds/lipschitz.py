@@ -32,6 +32,7 @@ GROUPED = 64  # rows of frequencies at a time
 SAFETY = 1e-9  # share by which float64 may err in a norm
 ALLOWANCE = 2.0**10  # units in the last place of the largest logit that the model's own rounding may change a gap by
 TRIALS = 16  # random changes of the input of each layer
+ROUNDING = 16.0  # units in the last place of its output by which a layer may err
 EXCEEDS = 1e-3  # share by which a change may grow beyond the factor before the layer is refused
 
 FACTORS: dict[type[nn.Module], float] = {
@@ -134,7 +135,11 @@ def _factor(layer: Layer) -> float:
     base = layer.given.expand(TRIALS, *layer.given.shape[1:])
     change = torch.randn(base.shape, generator=generator).to(base) * scale
     change *= torch.logspace(-3, 0, TRIALS, device=base.device).view(-1, *[1] * (base.ndim - 1)).to(base)
-    grown = (layer.module(base + change) - layer.module(base.clone())).flatten(1).double().norm(dim=1)
+    before, after = (layer.module(each).flatten(1).double() for each in (base.clone(), base + change))
+    rounded = (
+        ROUNDING * torch.finfo(base.dtype).eps * (after.norm(dim=1) + factor * base.flatten(1).double().norm(dim=1))
+    )
+    grown = (after - before).norm(dim=1) - rounded
     growth = float((grown / change.flatten(1).double().norm(dim=1)).max())
     if growth > factor * (1 + EXCEEDS) + EXCEEDS**2:
         raise InputError(f"{layer.kind} stretches a change {growth:.4g} times, not at most {factor:.4g}: bounds fail")
