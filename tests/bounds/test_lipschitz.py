@@ -129,6 +129,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         r"GroupSort \(1.0\) stretches a change 1.1 tim",
     ),
     "residual": (Residual, r"lipschitz bounds do not cover Residual \(1\): they need an nn.Sequential"),
+    "a jump": (lambda: nn.Softplus(threshold=0), r"do not cover Softplus \(1\)"),
     "batch norm": (lambda: nn.BatchNorm1d(64), r"do not cover BatchNorm1d \(1\)"),
     "half precision": (lambda: nn.Linear(64, 4).bfloat16(), "model computes in bfloat16: bounds need float32"),
 }

@@ -152,6 +152,8 @@ def _stated_factor(layer: Layer) -> float | None:
         return module.slope
     if isinstance(module, nn.Linear | nn.Conv2d):
         return _weight_norm(layer, module)
+    if isinstance(module, nn.Softplus) and (module.threshold < 20 or module.beta < 1):
+        return None  # it jumps where it turns into a line
     if kind in FACTORS:
         return FACTORS[kind]
     if isinstance(module, nn.LeakyReLU):
