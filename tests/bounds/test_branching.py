@@ -111,3 +111,27 @@ def test_pools_in_l2_leave_a_bracket() -> None:
     brackets = ma.bound(model, x, y, "l2", upper=upper, method="exact")
     assert bool((brackets.lower > 0).all())
     assert bool((brackets.lower <= upper.distance).all())
+
+
+def test_a_boundary_near_the_corner_of_the_box_is_found_without_an_attack() -> None:
+    """What is certified beyond the first radius, but not in the whole box, is still open."""
+    first, last = nn.Linear(1, 1), nn.Linear(1, 2)
+    for layer, weight, bias in ((first, [[1.0]], [1.0]), (last, [[-1.0], [0.0]], [1.995, 0.0])):
+        layer.weight.data, layer.bias.data = torch.tensor(weight), torch.tensor(bias)
+    model = nn.Sequential(first, nn.ReLU(), last)
+    bracket = ma.bound(model, torch.zeros(1, 1), [0], "l2", method="exact", tolerance=0.1)
+    assert 0.9 < float(bracket.lower) < 0.9951
+    assert float(bracket.upper) == pytest.approx(0.995, rel=1e-3)
+
+
+def test_activations_of_the_input_and_of_pools_are_split() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.LeakyReLU(0.1), nn.Conv2d(1, 2, 2), nn.MaxPool2d((1, 2), 1), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2)
+    ).requires_grad_(False)
+    x = 2 * torch.rand(1, 1, 3, 3) - 1
+    model[5].bias -= model(x)[0] - torch.tensor([0.05, 0.0])
+    margins = ma.measure(model, x, [0], "l2", bounds=(-1, 1), budget=100)
+    bracket = ma.bound(model, x, [0], "l2", upper=margins, method="exact", bounds=(-1, 1), time_limit=20.0)
+    assert 0 < float(bracket.lower) <= float(bracket.upper)
+    assert bracket.seconds < 20  # no domain is split at the same neuron again and again

@@ -70,6 +70,37 @@ def test_normalisation_in_front_counts() -> None:
     torch.testing.assert_close(ma.bound(scaled, x, y, "l2", method="lipschitz").lower, plain.lower / 2)
 
 
+def test_layers_that_are_used_again_count_again_and_may_work_in_place() -> None:
+    torch.manual_seed(0)
+    layer, act, double = orthogonal(nn.Linear(4, 4)), nn.ReLU(inplace=True), nn.Linear(4, 4)
+    double.weight.data.copy_(2 * torch.eye(4))
+    doubled = nn.Sequential(layer, double)
+    x = torch.rand(6, 4, generator=torch.Generator().manual_seed(0))
+    once, thrice = nn.Sequential(doubled, act), nn.Sequential(doubled, act, layer, double, act, doubled)
+    for model, factor in ((once, 2), (thrice, 8)):
+        logits = model.eval()(x)
+        gap = logits.topk(2).values.diff(dim=1)[:, 0].abs().double()
+        lower = ma.bound(model, x, logits.argmax(1), "l2", method="lipschitz").lower
+        torch.testing.assert_close(lower, gap / (2**0.5 * factor), rtol=0.02, atol=1e-3)
+
+
+def test_rounding_of_a_large_bias_is_no_stretch_and_the_whole_box_is_infinite() -> None:
+    torch.manual_seed(0)
+    last = nn.Linear(2, 2)
+    last.weight.data *= 0.001
+    last.bias.data.copy_(torch.tensor([1.0, 0.0]))
+    model = nn.Sequential(nn.Linear(4, 2), nn.ReLU(), last)
+    lower = ma.bound(model, torch.rand(4, 4), [0] * 4, "l2", method="lipschitz").lower
+    assert bool(torch.isinf(lower).all())
+
+
+def test_hooks_of_a_whole_sequence_are_refused() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    model.register_forward_hook(lambda _, given, logits: 10 * logits)
+    with pytest.raises(ma.InputError, match="the model computes something else than its layers"):
+        ma.bound(model, images(), [0] * 6, "l2", method="lipschitz")
+
+
 class Cheat(nn.Linear):
     """Uses other weights than it has."""
 
@@ -98,6 +129,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         r"GroupSort \(1.0\) stretches a change 1.1 tim",
     ),
     "residual": (Residual, r"lipschitz bounds do not cover Residual \(1\): they need an nn.Sequential"),
+    "a jump": (lambda: nn.Softplus(threshold=0), r"do not cover Softplus \(1\)"),
     "batch norm": (lambda: nn.BatchNorm1d(64), r"do not cover BatchNorm1d \(1\)"),
     "half precision": (lambda: nn.Linear(64, 4).bfloat16(), "model computes in bfloat16: bounds need float32"),
 }

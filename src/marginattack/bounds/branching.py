@@ -101,7 +101,7 @@ class Branching:
             seen: dict[int, Tensor] = {}
             error = whole.linear(len(self.graph.nodes) - 1, Rows(self.leads[None]), seen=seen).error[0]
         self.slack = SLACK * error  # per goal: bounds above this are positive after rounding, too
-        self.scale = {z: float(seen[z].abs().mean()) for z in self.inputs}  # of multipliers
+        self.scale = {z: float(seen[z].abs().mean()) if z else 1.0 for z in self.inputs}  # of multipliers
         table: Table = {("goal", 0): torch.arange(n, device=self.leads.device)}
         for z in self.inputs:
             low, high = whole.bounds[z]

@@ -96,13 +96,13 @@ class Closing:
         """Branch and bound within a share of the distance that matters; whether it proves that no point is there."""
         certified, device = self.per_class[row], self.session.classifier.device
         label = int(self.samples.labels[row])
-        goals = (certified < share * self._reach(row)).nonzero()[:, 0]
+        region = self._region(row, share)
+        whole = float(region.radius) > float(self.farthest[row])  # then what is proven holds at any distance
+        goals = (certified < (torch.inf if whole else share * self._reach(row))).nonzero()[:, 0]
         unit = torch.eye(self.samples.classes, dtype=torch.float64, device=device)
         search = None
         try:
-            search = Branching(
-                self.graph.to(torch.float64), self._region(row, share), unit[label] - unit[goals.to(device)], limits
-            )
+            search = Branching(self.graph.to(torch.float64), region, unit[label] - unit[goals.to(device)], limits)
             while len(search.open_goals()):
                 if not self._look(row, search.points) and search.stuck and not self._settle(row, search, goals):
                     break

@@ -32,6 +32,7 @@ GROUPED = 64  # rows of frequencies at a time
 SAFETY = 1e-9  # share by which float64 may err in a norm
 ALLOWANCE = 2.0**10  # units in the last place of the largest logit that the model's own rounding may change a gap by
 TRIALS = 16  # random changes of the input of each layer
+ROUNDING = 16.0  # units in the last place of its output by which a layer may err
 EXCEEDS = 1e-3  # share by which a change may grow beyond the factor before the layer is refused
 
 FACTORS: dict[type[nn.Module], float] = {
@@ -73,6 +74,7 @@ def certify(session: Session, samples: Batch, norm: Norm) -> Tensor:
     logits = session.logits(samples.images).double()
     with torch.no_grad():
         layers = list(_unfold(classifier.model, samples.images[:1].to(classifier.device, dtype)))
+        _check_end(layers[-1], logits[:1])
         *factors, last = (_factor(layer) for layer in layers)
         pairs = torch.full((samples.classes,) * 2, 2**0.5 * last, dtype=torch.float64)
         if isinstance(layers[-1].module, nn.Linear):
@@ -90,15 +92,25 @@ def certify(session: Session, samples: Batch, norm: Norm) -> Tensor:
 def _unfold(module: nn.Module, given: Tensor, name: str = "") -> Iterator[Layer]:
     """The layers of nested sequences, each with its input."""
     if type(module).forward is nn.Sequential.forward:
-        for key, child in module.named_children():
+        for key, child in module._modules.items():  # named_children() leaves out a layer that is used again
+            assert child is not None
             yield from _unfold(child, given, f"{name}.{key}".lstrip("."))
-            given = child(given)
+            given = child(given.clone())  # a layer may edit its input
     elif (slope := getattr(module, "input_slope", None)) is not None:  # what we put in front of a model
         inner: Any = module
         yield Layer(f"{name}.normalize".lstrip("."), _Scale(slope), given)
         yield from _unfold(inner.model, inner.normalize(inner.fit(given)), f"{name}.model".lstrip("."))
     else:
         yield Layer(name, module, given)
+
+
+def _check_end(last: Layer, logits: Tensor) -> None:
+    """Refuse a model that computes more than its layers do, such as a hook of the whole sequence."""
+    found = last.module(last.given.clone()).double().cpu()
+    if found.shape != logits.shape or not torch.allclose(
+        found, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())
+    ):
+        raise InputError("the model computes something else than its layers: lipschitz bounds would be wrong")
 
 
 class _Scale(nn.Module):
@@ -123,7 +135,11 @@ def _factor(layer: Layer) -> float:
     base = layer.given.expand(TRIALS, *layer.given.shape[1:])
     change = torch.randn(base.shape, generator=generator).to(base) * scale
     change *= torch.logspace(-3, 0, TRIALS, device=base.device).view(-1, *[1] * (base.ndim - 1)).to(base)
-    grown = (layer.module(base + change) - layer.module(base)).flatten(1).double().norm(dim=1)
+    before, after = (layer.module(each).flatten(1).double() for each in (base.clone(), base + change))
+    rounded = (
+        ROUNDING * torch.finfo(base.dtype).eps * (after.norm(dim=1) + factor * base.flatten(1).double().norm(dim=1))
+    )
+    grown = (after - before).norm(dim=1) - rounded
     growth = float((grown / change.flatten(1).double().norm(dim=1)).max())
     if growth > factor * (1 + EXCEEDS) + EXCEEDS**2:
         raise InputError(f"{layer.kind} stretches a change {growth:.4g} times, not at most {factor:.4g}: bounds fail")
@@ -136,6 +152,8 @@ def _stated_factor(layer: Layer) -> float | None:
         return module.slope
     if isinstance(module, nn.Linear | nn.Conv2d):
         return _weight_norm(layer, module)
+    if isinstance(module, nn.Softplus) and (module.threshold < 20 or module.beta < 1):
+        return None  # it jumps where it turns into a line
     if kind in FACTORS:
         return FACTORS[kind]
     if isinstance(module, nn.LeakyReLU):

@@ -105,6 +105,7 @@ class Propagation:
         slack = rounding(2, region.centre.dtype) * region.magnitude
         self.empty = torch.zeros(len(region.centre), dtype=torch.bool, device=region.centre.device)
         self.bounds.append((region.centre - region.down - slack, region.centre + region.up + slack))
+        self._intersect(0)
         readers = self._readers()
         exact = self._exact_intervals()
         for index, node in enumerate(self.graph.nodes[1:], 1):
@@ -118,6 +119,7 @@ class Propagation:
             elif rule is not None:
                 lo, hi = self.bounds[node.inputs[0]]
                 self.bounds.append(rule.image(lo, hi, self.graph.model_dtype))
+                self._intersect(index)
                 lines = rule.lines(lo, hi, [])
                 self.lines[index] = lines if self.method.backward else self._constant(index, lines)
                 self.errors[index] = self._line_errors(index, rule, self.lines[index])

@@ -119,6 +119,8 @@ def _bracket(
     per_class = torch.where(mine, torch.inf, 0.0).double()
     if graph is None:
         per_class = certify(session, samples, norm)
+        whole = per_class.amin(1) >= _farthest(session.classifier, samples, norm)
+        per_class = torch.where(whole[:, None], torch.inf, per_class)
     else:
         for rows in right.nonzero()[:, 0].split(given.batch):
             part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, limits)
