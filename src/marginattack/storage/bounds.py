@@ -111,7 +111,9 @@ def read_part(folder: RunFolder, part: Part) -> tuple[dict[str, Any], dict[str, 
         columns["certified_by"] = tuple(name for table in joined for name in table.column("certified_by").to_pylist())
     identity = folder.manifest["identity"]
     attack = folder.manifest["attacks"][part.attack]
-    return columns, {**identity, "attack": attack, "targeted": identity["target"] is not None}
+    radius = folder.manifest.get("radii", {}).get(part.attack)
+    within = {} if radius is None else {"within": radius}
+    return columns, {**identity, "attack": attack, "targeted": identity["target"] is not None, **within}
 
 
 def _read(folder: RunFolder, part: Part, shard: int, margins: Any = None) -> Any:
