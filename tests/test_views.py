@@ -59,6 +59,10 @@ def test_rows_are_chosen_by_number_slice_and_mask(margins: ma.Margins, rows: Any
     assert part.summary()["n"] == len(numbers)
 
 
+def test_no_row_is_chosen_by_an_empty_list(margins: ma.Margins) -> None:
+    assert len(margins[[]]) == 0
+
+
 def test_fragile_samples_are_found_by_a_condition_and_listed_one_by_one(margins: ma.Margins) -> None:
     fragile = margins[margins.distance < 0.1]
     assert [float(m.distance) for m in fragile] == fragile.distance.tolist()
@@ -136,6 +140,7 @@ def test_results_are_compared_on_the_inputs_that_they_share(margins: ma.Margins)
     assert found.accuracy_a == found.accuracy_b == 5 / 6
     assert found.median_ratio == 2
     assert (found.smaller, found.ties, found.larger) == (0, 0, 5)
+    assert ma.compare(margins[:6], further, eps=0.05).robust_a == found.robust_a
     assert found.robust_b[0.05] >= found.robust_a[0.05] == margins[:6].robust_accuracy(0.05)
     assert "6 shared samples, 5 correct in both" in str(found)
     by_position = ma.compare(replace(margins, original=None), margins)
