@@ -67,7 +67,7 @@ def test_fragile_samples_are_found_by_a_condition_and_listed_one_by_one(margins:
     fragile = margins[margins.distance < 0.1]
     assert [float(m.distance) for m in fragile] == fragile.distance.tolist()
     assert 0 < len(fragile) < 8
-    with pytest.raises(ma.InputError, match=r"mask has shape \(3,\) for 8 samples"):
+    with pytest.raises(ma.InputError, match=r"mask has shape \(3,\): give one value for each of 8"):
         margins[[True, False, True]]
 
 
@@ -92,6 +92,9 @@ def test_a_notebook_shows_the_summary_and_the_curve(margins: ma.Margins) -> None
     assert heights[-1] == 90
     nothing = replace(margins, distance=torch.full((8,), torch.inf, dtype=torch.float64))
     assert "<svg" in nothing._repr_html_()
+    assert "certified" not in page
+    bounded = replace(margins, lower=margins.distance / 2, certified_by=("crown",) * 8)._repr_html_()
+    assert "<th>median certified</th><th>closed</th>" in bounded
 
 
 class Axes:
