@@ -63,13 +63,15 @@ def test_autoattack_is_the_same_as_on_the_plain_model(digits: tuple[nn.Module, T
 def test_unsupported_inputs_raise(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = digits
     with pytest.raises(InputError, match=r"bounds \(0, 1\) only"):
-        ma.measure(model, x, y, "linf", attack=external_attack("autoattack:apgd-ce"), bounds=(0, 2), budget=9)
+        ma.measure(model, x, y, "linf", attack=external_attack("autoattack:apgd-ce@0.3"), bounds=(0, 2), budget=9)
     flat = model[1]  # type: ignore[index]
     two = nn.Sequential(nn.Flatten(), smooth(d=225, classes=2, dtype=torch.float32))
     with pytest.raises(InputError, match="needs 4 classes"):
-        ma.measure(two, *inputs(two, (1, 15, 15), n=2), "linf", attack=external_attack("autoattack:apgd-t"), budget=9)
+        ma.measure(
+            two, *inputs(two, (1, 15, 15), n=2), "linf", attack=external_attack("autoattack:apgd-t@0.3"), budget=9
+        )
     with pytest.raises(InputError, match="needs images"):
-        ma.measure(flat, x.flatten(1), y, "linf", attack=external_attack("autoattack:square"), budget=9)
+        ma.measure(flat, x.flatten(1), y, "linf", attack=external_attack("autoattack:square@0.3"), budget=9)
 
 
 @pytest.mark.parametrize(

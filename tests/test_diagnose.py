@@ -14,9 +14,18 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack import attacks
-from marginattack.analysis.diagnose import Finding, ResultChecks, check_results, make_finding, preflight, probe
+from marginattack.analysis.diagnose import (
+    MAY_FAIL,
+    Finding,
+    ResultChecks,
+    check_results,
+    make_finding,
+    preflight,
+    probe,
+)
 from marginattack.analysis.diagnose.black_box import RandomWalk
 from marginattack.analysis.diagnose.findings import CAUSES, EXPLAINS, GRADES, prioritise
+from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import NORMS, as_norm
 from marginattack.execution.session import Session, open_session
@@ -204,6 +213,11 @@ def test_margins_in_several_norms_must_be_in_order() -> None:
     assert (finding.code, finding.samples, finding.of) == ("norms-out-of-order", 2, 20)
     other_target = set_first(linf, 2, distance=3.0, distance_at_90pct=3.0, target=7)
     assert codes(concatenate(l2, other_target, l1)) == []
+
+
+def test_attacks_within_a_radius_may_fail() -> None:
+    within = {name for name, kind in ma.ATTACKS.items() if issubclass(kind, FixedRadiusAttack)}
+    assert {"pgd", "apgd", "square"} <= within <= MAY_FAIL
 
 
 def test_shards_give_the_findings_of_all_rows() -> None:

@@ -1,5 +1,7 @@
 """What users pass to measure(): Datasets, DataLoaders, batches, arrays; norms in a list; a progress bar."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -172,3 +174,21 @@ def test_a_model_without_tensors_runs_where_the_images_are(monkeypatch: pytest.M
     with pytest.raises(AttributeError):  # there is no session
         ma.measure(Function(lambda x: x), torch.empty(2, 3, device="meta"), [0, 0], progress=True)
     assert opened[0].device == torch.device("meta")
+
+
+WRONG_TYPES = """
+import torch, marginattack as ma
+for wrong in ({"norm": None}, {"norm": "l2", "enough": "8/255"}):
+    try:
+        ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], **wrong)
+    except ma.InputError as error:
+        print(error)
+"""
+
+
+def test_values_of_wrong_types_raise_one_line() -> None:
+    """In a process of its own, because tests check all annotations."""
+    result = subprocess.run([sys.executable, "-c", WRONG_TYPES], capture_output=True, text=True, check=True)
+    norm, enough = result.stdout.splitlines()
+    assert norm == "norm is None: give one of l0, l1, l2, linf"
+    assert enough == "enough is '8/255': give a distance above 0, such as 8/255"

@@ -86,6 +86,11 @@ def test_names_of_samples_and_classes(data: Path, tmp_path: Path) -> None:
     margins = measure(data, tmp_path / "run", "--sample", "12", "--only-correct", *names)
     assert margins.names == tuple(f"{i}.png" for i in ids(tmp_path / "run"))  # no absolute paths
     assert margins.classes == ("cat", "dog", "eel", "fox")
+    cli("bound", str(tmp_path / "run"), "--model", f"{MODELS}:small", "--method", "ibp")
+    text = cli("report", str(tmp_path / "run"), "--text", "--figures", str(tmp_path / "figures"))
+    (table,) = (tmp_path / "figures").glob("widest-*.csv")
+    assert table.read_text().splitlines()[0].startswith("run,id,name,label,lower,upper")
+    assert any(f"widest brackets: samples {name} (" in text for name in margins.names)
     for file in (tmp_path / "run").rglob("*"):
         assert not file.is_file() or b"/home/me" not in file.read_bytes()
     (tmp_path / "three.txt").write_text("a\nb\nc\n")

@@ -59,11 +59,15 @@ def test_rows_are_chosen_by_number_slice_and_mask(margins: ma.Margins, rows: Any
     assert part.summary()["n"] == len(numbers)
 
 
+def test_no_row_is_chosen_by_an_empty_list(margins: ma.Margins) -> None:
+    assert len(margins[[]]) == 0
+
+
 def test_fragile_samples_are_found_by_a_condition_and_listed_one_by_one(margins: ma.Margins) -> None:
     fragile = margins[margins.distance < 0.1]
     assert [float(m.distance) for m in fragile] == fragile.distance.tolist()
     assert 0 < len(fragile) < 8
-    with pytest.raises(ma.InputError, match=r"mask has shape \(3,\) for 8 samples"):
+    with pytest.raises(ma.InputError, match=r"mask has shape \(3,\): give one value for each of 8"):
         margins[[True, False, True]]
 
 
@@ -88,6 +92,9 @@ def test_a_notebook_shows_the_summary_and_the_curve(margins: ma.Margins) -> None
     assert heights[-1] == 90
     nothing = replace(margins, distance=torch.full((8,), torch.inf, dtype=torch.float64))
     assert "<svg" in nothing._repr_html_()
+    assert "certified" not in page
+    bounded = replace(margins, lower=margins.distance / 2, certified_by=("crown",) * 8)._repr_html_()
+    assert "<th>median certified</th><th>closed</th>" in bounded
 
 
 class Axes:
@@ -136,6 +143,7 @@ def test_results_are_compared_on_the_inputs_that_they_share(margins: ma.Margins)
     assert found.accuracy_a == found.accuracy_b == 5 / 6
     assert found.median_ratio == 2
     assert (found.smaller, found.ties, found.larger) == (0, 0, 5)
+    assert ma.compare(margins[:6], further, eps=0.05).robust_a == found.robust_a
     assert found.robust_b[0.05] >= found.robust_a[0.05] == margins[:6].robust_accuracy(0.05)
     assert "6 shared samples, 5 correct in both" in str(found)
     by_position = ma.compare(replace(margins, original=None), margins)

@@ -108,10 +108,9 @@ class Margins(Views):
         """Some of the samples: a number, a slice, a boolean mask or an array of numbers."""
         index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
         if isinstance(index, Tensor) and index.dtype == torch.bool and index.shape != (len(self),):
-            raise InputError(
-                f"the mask has shape {tuple(index.shape)} for {len(self)} samples: give one value for each"
-            )
-        chosen = torch.arange(len(self))[index].reshape(-1)
+            raise InputError(f"the mask has shape {tuple(index.shape)}: give one value for each of {len(self)} samples")
+        empty = isinstance(index, Tensor) and index.numel() == 0  # such as [], which torch takes for floats
+        chosen = torch.arange(len(self))[slice(0) if empty else index].reshape(-1)
         return replace(self, **{name: _select(value, chosen) for name, value in self._rows().items()})
 
     def _rows(self) -> dict[str, Any]:
@@ -323,7 +322,7 @@ class Margins(Views):
         path = parse_path(path)
         if path.is_dir():
             folder = RunFolder(path)
-            part = folder.find(norm=norm, attack=attack)
+            part = folder.find(norm=None if norm is None else as_norm(norm).name, attack=attack)
             found, settings = read_part(folder, part)
             known = [name for name in (*Margins.columns(), "original", "certified_by") if name in found]
             rows = {name: found[name] for name in known} | folder.names(part)

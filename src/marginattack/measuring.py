@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from numbers import Real
 from typing import Any, overload
 
 import numpy as np
@@ -25,6 +26,7 @@ from marginattack.errors import DiagnosisWarning, InputError, choose
 from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import choose_precision
 from marginattack.execution.session import Session, open_session
+from marginattack.integrations.external import ExternalAttack
 from marginattack.margins import Margins, MarginsByNorm
 
 PROBED_OUTPUTS = 64  # inputs whose logits are looked at
@@ -120,8 +122,8 @@ def measure(
         raise InputError(f"budget is {budget}: it counts forwards + backwards per sample, so give at least 1")
     if batch < 1:
         raise InputError(f"batch is {batch}: it must be at least 1")
-    if enough is not None and not 0 < enough < float("inf"):
-        raise InputError(f"enough is {enough}: give a distance above 0, such as 8/255")
+    if enough is not None and not (isinstance(enough, Real) and 0 < enough < float("inf")):
+        raise InputError(f"enough is {enough!r}: give a distance above 0, such as 8/255")
     rule = as_randomized(randomized, eot)
     space = {"bounds": bounds, "scale": scale, "fixed": fixed}
     total = count_rows(images, labels)
@@ -180,7 +182,7 @@ def measure_samples(
         **session.space.describe(),
         "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
         **({} if rule is None else {"randomized": asdict(rule)}), **({} if enough is None else {"enough": enough}),
-        **({"within": attack.eps} if isinstance(attack, FixedRadiusAttack) else {}),
+        **({"within": attack.eps} if isinstance(attack, FixedRadiusAttack | ExternalAttack) and attack.eps else {}),
     }  # fmt: skip
     parts, used = [], session
     for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):

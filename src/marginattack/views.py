@@ -21,11 +21,17 @@ class Views:
 
     norm: str
     distance: Tensor
+    lower: Tensor
+    certified_by: tuple[str, ...]
     classes: tuple[str, ...] | None
     names: tuple[str, ...] | None
     settings: dict[str, Any]
 
     def summary(self) -> dict[str, float | int]:
+        raise NotImplementedError
+
+    @property
+    def closed(self) -> Tensor:
         raise NotImplementedError
 
     def robust_accuracy(self, eps: float | Sequence[float]) -> Any:
@@ -108,6 +114,10 @@ class Views:
             "samples": f"{s['n']:,}", "accuracy": f"{s['accuracy']:.1%}", "median margin": f"{s['median']:.4g}",
             "found": f"{s['success']:.1%}", "passes": f"{s['forwards'] + s['backwards']:.0f}",
         }  # fmt: skip
+        if any(self.certified_by):
+            attacked = self.distance > 0
+            lower, closed = self.lower[attacked], self.closed[attacked].double()
+            numbers |= {"median certified": f"{lower.median():.4g}", "closed": f"{closed.mean():.1%}"}
         head = "".join(f"<th>{name}</th>" for name in numbers)
         cells = "".join(f"<td>{value}</td>" for value in numbers.values())
         radius = self.settings.get("within")

@@ -118,7 +118,8 @@ def test_killed_bounds_resume(folder: Path, plain: Path) -> None:
     process.wait(60)
     kept = times(plain)
     assert 0 < len(kept) < 2 * SAMPLES // SHARD
-    marginattack("report", plain, "--text")  # what is there can be read
+    missing = 2 * SAMPLES // SHARD - len(kept)
+    assert f"Bounds of {missing} shards are missing and count as 0" in marginattack("report", plain, "--text")
     marginattack("bound", plain, *CROWN)
     assert repr(content(plain)) == repr(content(folder / "crown"))  # NaN and all
     assert times(plain).items() >= kept.items()
@@ -223,6 +224,7 @@ BAD: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
     "no limit": ("small", ("--bound", "exact"), ("linf",), "setting time_limit is None: a solver may take hours"),
     "l0": ("small", ("--bound", "kkt"), ("l2", "l0"), "a run without --norm l0"),
     "no such method": ("small", ("--bound", "zonotope"), ("l2",), "setting bound is 'zonotope'"),
+    "scale": ("small", ("--bound", "crown", "--scale", "2"), ("l2",), "measure without it, or leave bound out"),
     "radius": ("small", ("--bound", "crown", "--radius", "1"), ("l2",), "it is for CLEVER only"),
     "no bound": ("small", ("--time-limit", "1"), ("l2",), "it is for bounds only: add --bound"),
     "restarts": ("small", ("--bound", "crown", "--restarts", "-1"), ("l2",), "setting restarts is -1"),

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +15,7 @@ from marginattack import InputError
 from marginattack.cli import app
 from marginattack.margins import Margins
 from marginattack.report.series import load_series
+from marginattack.storage.manifest import write_manifest
 from marginattack.storage.run_folder import RunFolder
 
 RUNNER = CliRunner()
@@ -24,7 +26,15 @@ FAILED = ["--median-margin", "linf:10/255", "--median-margin", "linf:1/2", "--ro
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two norms, accuracy 97 %."""
-    return made_up_run(tmp_path_factory.mktemp("gates") / "run", 200)
+    run = made_up_run(tmp_path_factory.mktemp("gates") / "run", 200)
+    return edit(run, verified={"rows": 400, "failed": 0})
+
+
+def edit(run: Path, **entries: Any) -> Path:
+    """Replace entries of the manifest."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    write_manifest(run, manifest | entries)
+    return run
 
 
 def test_gates_that_hold_end_with_code_0(run: Path) -> None:
@@ -64,7 +74,9 @@ def test_outcomes_are_written_for_ci(run: Path, tmp_path: Path, monkeypatch: pyt
 
 def test_what_was_not_measured_cannot_be_checked(run: Path, tmp_path: Path) -> None:
     part = made_up_run(tmp_path / "part", 100, shard=50, leave_out=1)
+    unverified = made_up_run(tmp_path / "unverified", 20)
     for folder, gate, message in (
+        (unverified, "l2:0.1", "is not finished: it was not verified; run its `measure` command again"),
         (run, "l1:3", "median margin in l1 cannot be checked: l2, linf was measured; measure l1 too"),
         (part, "l2:0.1", "is not finished: 2 shards are missing; run its `measure` command again"),
     ):
@@ -102,3 +114,19 @@ def test_margins_are_checked_by_name_of_their_norm(run: Path) -> None:
     margins = Margins.load(run, norm="linf")
     with pytest.raises(InputError, match="median margin in l2 cannot be checked: linf was measured"):
         check_result(margins, parse_gates(median_margin="L2:0.5"))
+
+
+def test_an_attack_within_a_radius_judges_nothing_beyond_it(tmp_path: Path) -> None:
+    run = made_up_run(tmp_path / "run", 40)
+    edit(run, verified={"rows": 80, "failed": 0}, radii={"marginattack": 0.1})
+    check = ["check", str(run), "--accuracy", "0.5", "--robust-accuracy"]
+    assert RUNNER.invoke(app, [*check, "linf@0.1:0.01"]).exit_code == 0
+    for gate in ("--robust-accuracy=linf@0.2:0.01", "--median-margin=linf:0.01"):
+        result = RUNNER.invoke(app, ["check", str(run), gate])
+        assert result.exit_code == 2
+        assert "cannot be checked: an attack searched within 0.1 only; measure with race" in result.stderr
+    text = RUNNER.invoke(app, ["report", str(run), "--text"]).stdout
+    assert "0.03137: " in text
+    assert "0.3: " not in text
+    assert "marginattack linf: within 0.1: distances are of points in that radius, not margins" in text
+    assert "not margins" in repr(Margins.load(run, norm="Linf"))

@@ -46,7 +46,7 @@ class Comparison(PairedComparison):
         )
 
 
-def compare(a: Margins, b: Margins, *, eps: Sequence[float] = ()) -> Comparison:
+def compare(a: Margins, b: Margins, *, eps: float | Sequence[float] = ()) -> Comparison:
     """Compare two results, such as of two models or two attacks, on the samples that they share.
 
     Samples are matched by their pixels; where a result has no inputs, by their position.
@@ -54,7 +54,7 @@ def compare(a: Margins, b: Margins, *, eps: Sequence[float] = ()) -> Comparison:
     Args:
         a: The baseline.
         b: The result that is compared with it, in the same norm.
-        eps: Distances for robust accuracy.
+        eps: One distance for robust accuracy, or several.
 
     Returns:
         Accuracies, medians, the ratio of the margins b / a with its 95 % interval, and a signed-rank test.
@@ -73,6 +73,7 @@ def compare(a: Margins, b: Margins, *, eps: Sequence[float] = ()) -> Comparison:
     for what, left, right in (("norms", a.norm, b.norm), ("scales", a.settings.get("scale"), b.settings.get("scale"))):
         if left != right:
             raise InputError(f"the {what} are {left} and {right}: compare margins that were measured alike")
+    eps = (float(eps),) if isinstance(eps, int | float) else eps
     rows_a, rows_b = _match(a, b)
     a, b = a[rows_a], b[rows_b]
     correct_a, correct_b = (each.prediction == each.label for each in (a, b))

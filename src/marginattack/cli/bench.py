@@ -24,7 +24,7 @@ PEER = "Attack of another library: advlib:ddn, foolbox:fmn, autoattack:square@0.
 @one_line_errors()
 def bench(
     flags: dict[str, Any],
-    norm: Annotated[str, Option(metavar="NORM", help="Norm of the margins: l2, linf or l1.")] = "l2",
+    norm: Annotated[str, Option(metavar="NORM", help="Norm of the margins: l2, linf, l1 or l0.")] = "l2",
     budget: Annotated[list[int] | None, Option(metavar="N", help=BUDGET)] = None,
     attack: Annotated[list[str] | None, Option(metavar="ATTACK", help=ATTACK)] = None,
     peer: Annotated[list[str] | None, Option(metavar="PEER", help=PEER)] = None,
@@ -39,10 +39,16 @@ def bench(
     if limit < 1 or min(budget or [1]) < 1:
         raise ValueError("--limit and --budget must be at least 1")
     from marginattack.analysis import benchmarking as b
+    from marginattack.attacks.pgd import FixedRadiusAttack
     from marginattack.core.norms import as_norm
 
     contenders = {size: {name: b.attack_by_name(name, size) for name in names} for size in budget or [400]}
     chosen = as_norm(norm)
+    for name, each in next(iter(contenders.values())).items():
+        if isinstance(each, FixedRadiusAttack):
+            hint = "choose one that minimises the distance, such as search"
+            raise ValueError(f"--attack {name}: it searches within a radius and finds no margins: {hint}")
+        each.check_norm(chosen)
     trials: dict[str, list[b.Trial]] = {name: [] for name in names}
     with _open(settings, limit) as (session, samples):
         for size, attacks in contenders.items():

@@ -229,7 +229,10 @@ def as_norm(norm: NormLike) -> Norm:
     """A norm by its name or its p ("l2", "L2", "2", 2; "linf", "Linf", "inf", infinity), or the norm itself."""
     if isinstance(norm, Norm):
         return norm
-    name = norm if isinstance(norm, str) else f"{float(norm):g}"
+    try:
+        name = norm if isinstance(norm, str) else f"{float(norm):g}"
+    except (TypeError, ValueError):
+        raise InputError(f"norm is {norm!r}: give one of {', '.join(NORMS)}") from None
     p = name.strip().lower().replace("∞", "inf").removeprefix("l").strip("_-")
     for known in (name, f"l{p}"):
         if known in NORMS:

@@ -77,7 +77,7 @@ class Space:
         """Raise InputError where there is a scale or fixed features, for what does not support them."""
         if self.scale is not None or self.fixed is not None:
             given = "fixed" if self.scale is None else "scale"
-            raise InputError(f"{who} does not support {given}: give a Classifier without it")
+            raise InputError(f"{who} does not support {given}: measure without it, or leave {who} out")
 
     def describe(self) -> dict[str, Any]:
         """The space in a few numbers, for the settings of a result."""

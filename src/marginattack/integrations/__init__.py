@@ -1,6 +1,7 @@
 """Attacks of other libraries, counted and verified like our own: ``external_attack("advlib:ddn")`` is an Attack."""
 
 from dataclasses import replace
+from fractions import Fraction
 from math import inf, nan
 
 from marginattack.errors import InputError
@@ -35,15 +36,15 @@ def external_attack(name: str) -> ExternalAttack:
     attack = EXTERNAL_ATTACKS[base]
     if reason := attack.why_unavailable():
         raise InputError(f'{base}: {reason}; pip install "marginattack[peers]"')
-    return replace(attack, eps=_radius(name, attack)) if at else attack
+    return replace(attack, eps=_radius(name, attack)) if at or attack.eps is not None else attack
 
 
 def _radius(name: str, attack: ExternalAttack) -> float:
     """The number behind the @ of a name."""
     radius = name.partition("@")[2]
     try:
-        eps = float(radius)
-    except ValueError:
+        eps = float(Fraction(radius))
+    except (ValueError, ZeroDivisionError):
         eps = nan
     if attack.eps is None or not 0 < eps < inf:
         reason = "minimises the distance: omit the radius" if attack.eps is None else "needs a radius above 0"

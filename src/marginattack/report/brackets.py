@@ -44,7 +44,8 @@ def _list_widest(series: Series, column: dict[str, np.ndarray], scale: float | i
         width = np.where(np.isinf(column["lower"]), 0.0, column["distance"] - column["lower"])
     rows = np.argsort(-width, kind="stable")[:MAX_WIDEST]
     return [
-        {"id": int(column["id"][i]), "label": series.classes[int(column["label"][i])],
+        {"id": int(column["id"][i]), **({"name": str(column["name"][i])} if "name" in column else {}),
+         "label": series.classes[int(column["label"][i])],
          "lower": scale * float(column["lower"][i]), "upper": scale * float(column["distance"][i]),
          "certified_by": str(column["certified_by"][i]), "kkt": float(column["kkt"][i]),
          "spread": float(column["spread"][i])}

@@ -89,11 +89,19 @@ def check_result(result: str | StoragePath | Margins, gates: Sequence[Gate]) -> 
         if not matching:
             norms = ", ".join(dict.fromkeys(each["norm"] for each in measured))
             raise InputError(f"{gate} cannot be checked: {norms} was measured; measure {gate.norm} too")
+        if radius := next((each["radius"] for each in matching if each.get("radius")), None):
+            _check_radius(gate, radius)
         for each in matching[: 1 if gate.quantity == "accuracy" else None]:  # which is the same for all attacks
             values = {"accuracy": each["accuracy"], "median margin": each["median"]}
             value = values.get(gate.quantity, each["robust"][number]["accuracy"])
             outcomes.append(Outcome(gate=str(gate), attack=each["attack"], least=gate.least, value=value))
     return outcomes
+
+
+def _check_radius(gate: Gate, radius: float) -> None:
+    """Raise InputError for a gate that an attack within a radius cannot judge."""
+    if gate.quantity == "median margin" or gate.eps > radius:
+        raise InputError(f"{gate} cannot be checked: an attack searched within {radius:.4g} only; measure with race")
 
 
 def _summarize(result: str | StoragePath | Margins, eps: Sequence[float]) -> Iterator[dict[str, Any]]:
@@ -102,12 +110,15 @@ def _summarize(result: str | StoragePath | Margins, eps: Sequence[float]) -> Ite
         figures = result.summary()
         robust = [{"accuracy": share} for share in result.robust_accuracy(list(eps))]
         median = figures["median"] if figures["measured"] else None
-        yield {**figures, "median": median, "norm": result.norm, "attack": result.settings["attack"], "robust": robust}
+        yield {**figures, "median": median, "norm": result.norm, "attack": result.settings["attack"], "robust": robust,
+               "radius": result.settings.get("within")}  # fmt: skip
         return
     store = RunFolder(result)
     if missing := store.count_missing().total():
         raise InputError(f"{store.path} is not finished: {missing} shards are missing; run its `measure` command again")
-    if (store.manifest.get("verified") or {}).get("failed"):
+    if store.manifest.get("verified") is None:
+        raise InputError(f"{store.path} is not finished: it was not verified; run its `measure` command again")
+    if store.manifest["verified"]["failed"]:
         raise InputError(f"{store.path} has rows that failed their verification: measure again into another folder")
     for series in load_series(store):
         yield summarize_series(series, eps)

@@ -38,6 +38,12 @@ class Series:
         return SYMBOLS.get(self.norm, self.norm)
 
     @property
+    def radius(self) -> float | None:
+        """The radius that the attack searched within; None for one that minimises the distance."""
+        radius: float | None = self.store.manifest.get("radii", {}).get(self.part.attack)
+        return radius
+
+    @property
     def targeted(self) -> bool:
         return bool((self.columns["target"] >= 0).any())
 

@@ -59,9 +59,14 @@ def _build_bracket_tables(bounded: Sequence[Series], scale: float | int) -> Iter
     )  # fmt: skip
     header: Row = ("run", *(name.replace("_", " ") for name in names), *(f"closed to {s:.0%}" for s in CLOSED))
     yield "brackets", header, [(name, *(b[key] for key in names), *b["closed"].values()) for name, b in both]
-    names = ("id", "label", "lower", "upper", "certified_by", "kkt", "spread")
+    named = any("name" in sample for _, b in both for sample in b["widest"])
+    names = ("id", *(("name",) if named else ()), "label", "lower", "upper", "certified_by", "kkt", "spread")
     header = ("run", *(name.replace("_", " ") for name in names))
-    yield "widest", header, [(name, *(sample[key] for key in names)) for name, b in both for sample in b["widest"]]
+    yield (
+        "widest",
+        header,
+        [(name, *(s.get(key, "") for key in names)) for name, b in both for s in b["widest"]],
+    )
 
 
 def to_csv(header: Row, rows: Iterable[Row], digits: int | None = None) -> str:

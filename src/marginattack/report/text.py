@@ -10,6 +10,7 @@ from marginattack.errors import InputError
 from marginattack.report.brackets import HOW_TO_READ, summarize_brackets
 from marginattack.report.series import Series, load_series
 from marginattack.report.summary import list_smallest
+from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.run_folder import RunFolder
 
 SMALLEST = 5  # margins that are listed
@@ -26,12 +27,16 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
     scale = 1.0 if series.norm == "l0" else unit
     column, mask, margins = series.columns, series.measured, series.margins * scale
     found = margins[np.isfinite(margins)]
+    radius = None if series.radius is None else series.radius * scale
     levels = tuple(eps) or tuple(level * scale for level in DEFAULT_EPS.get(series.norm, ()))
+    if radius is not None and not eps:  # beyond it, nothing was tried
+        levels = (*(level for level in levels if level < radius), radius)
     robust = statistics.robust_accuracy(margins, series.total, np.array(levels, float))
     at_8_bits = column["distance_255"][mask] * scale if "distance_255" in column else np.array([])
     certified = series.certified_accuracy(np.array(levels, float) / scale)
     return {
         "attack": series.part.attack, "norm": series.norm, "samples": series.seen, "rows": len(mask),
+        **({} if radius is None else {"radius": radius}),
         "targeted": series.targeted, "accuracy": series.correct / max(series.seen, 1),
         "accuracy_interval": series.accuracy_interval, "measured": len(margins),
         "success": len(found) / max(len(margins), 1), "rejected": int(column["rejected"].sum()),
@@ -120,7 +125,9 @@ def _format_brackets(run: dict[str, Any]) -> list[Any]:
             wrong = f"{b['estimates_refuted']} exceed the margin, which proves them wrong"
             lines.append(f"{part['norm']}: CLEVER estimates, not bounds: median {b['median_estimate']:.4g}; {wrong}.")
         if b["widest"] and b["method"] not in ("clever", "kkt"):
-            named = ", ".join(f"{s['id']} ({s['lower']:.3g} to {s['upper']:.3g})" for s in b["widest"][:5])
+            named = ", ".join(
+                f"{s.get('name', s['id'])} ({s['lower']:.3g} to {s['upper']:.3g})" for s in b["widest"][:5]
+            )
             lines.append(f"{part['norm']}: widest brackets: samples {named}.")
     return [*lines, HOW_TO_READ]
 
@@ -148,6 +155,16 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
         lines.append(f"Randomised model: {run['randomized']}.")
     if any(part["targeted"] for part in run["parts"]):
         lines.append("Targeted: margins cover all samples; robust accuracy is the share that stays off its target.")
+    if store.manifest.get("bounds") and (pending := pending_bounds(store)):
+        lines.append(
+            f"Bounds of {len(pending)} shards are missing and count as 0. Run the same command again to resume."
+        )
+    for part in run["parts"]:
+        if "radius" in part:
+            tried = f"{part['attack']} {part['norm']}: within {part['radius']:.4g}"
+            lines.append(
+                f"{tried}: distances are of points in that radius, not margins, and beyond it nothing is known."
+            )
     if missing := store.count_missing().total():
         lines.append(f"Partial: {missing} shards are missing. Run the same `measure` command again to resume.")
     elif verified := run["verified"]:

@@ -29,7 +29,7 @@ def begin_bounds(folder: RunFolder, settings: dict[str, Any]) -> None:
     for shard, part in folder.list_shards(KIND):
         table = _read(folder, part, shard)
         if changed := differences(read_metadata(table).get("settings"), settings):
-            hint = f"use those settings, or delete {folder.path / KIND}"
+            hint = f"use those settings, or delete {folder.path / KIND} and run the same command again"
             raise InputError(f"{folder.path} holds bounds of other settings ({changed}): {hint}")
         kept[shard, part] = read_metadata(table)["digest"]
     folder.update_manifest(bounds={"settings": settings, "digests": _by_part(folder, kept)})
@@ -68,7 +68,7 @@ def join_bounds(folder: RunFolder, part: Part, shard: int, margins: Any) -> Any:
     if not folder.file(KIND, part, shard).exists():
         if recorded not in ([], [None]):
             path = folder.file(KIND, part, shard)
-            raise InputError(f"{path} is missing, but manifest.json records it: copy the complete run folder")
+            raise InputError(f"{path} is missing, but manifest.json records it: run `marginattack bound` again")
         unknown = {name: make_column(np.full(len(margins), value)) for name, value in UNBOUNDED.items()}
         columns = {**unknown, "estimate": unknown["kkt"], "certified_by": make_column([""] * len(margins), "string")}
     else:
@@ -111,7 +111,9 @@ def read_part(folder: RunFolder, part: Part) -> tuple[dict[str, Any], dict[str, 
         columns["certified_by"] = tuple(name for table in joined for name in table.column("certified_by").to_pylist())
     identity = folder.manifest["identity"]
     attack = folder.manifest["attacks"][part.attack]
-    return columns, {**identity, "attack": attack, "targeted": identity["target"] is not None}
+    radius = folder.manifest.get("radii", {}).get(part.attack)
+    within = {} if radius is None else {"within": radius}
+    return columns, {**identity, "attack": attack, "targeted": identity["target"] is not None, **within}
 
 
 def _read(folder: RunFolder, part: Part, shard: int, margins: Any = None) -> Any:
