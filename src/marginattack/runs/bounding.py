@@ -22,6 +22,7 @@ from marginattack.storage.run_folder import Part, RunFolder, numeric_columns
 CERTIFYING = ("ibp", "crown", "alpha", "exact", "lipschitz")
 TRIED_RADIUS = 1e-3  # of the trial that tells whether a model can be bounded
 TRIED_SECONDS = 1.0
+SECONDS = 20.0  # per sample, unless a limit is stated
 FAR = 100.0  # times the largest value: where the search starts if neither the attack nor the box ends it
 
 
@@ -80,7 +81,8 @@ def _bound(
             if closed
             else replace(margins, distance=margins.distance.clamp(max=FAR * float(images.abs().max())))
         )
-        found = bound(session, images, label, part.norm, upper=upper, method=s.bound, time_limit=s.time_limit)
+        seconds = s.time_limit or SECONDS
+        found = bound(session, images, label, part.norm, upper=upper, method=s.bound, time_limit=seconds)
         margins = found.add_to(margins)
     elif s.bound == "clever":
         assert s.radius is not None

@@ -164,7 +164,10 @@ class Settings(_Strict):
         "by clever, which proves nothing; kkt: only the KKT residual, which all of them compute.",
     )  # fmt: skip
     time_limit: float | None = Field(
-        None, gt=0, title="SECONDS", description="With --bound: time per sample, on average; what is certified is kept."
+        None,
+        gt=0,
+        title="SECONDS",
+        description="With --bound: time per sample, on average; what is certified is kept. 20 unless stated.",
     )
     radius: float | None = Field(None, gt=0, description="With --bound clever: radius of the ball it samples.")
     restarts: int = Field(
