@@ -139,7 +139,10 @@ def test_stale_lock_is_replaced_and_left_to_its_new_owner(connected: None) -> No
     assert (folder / ".lock").exists()
 
 
-def test_process_that_slept_while_another_took_over_writes_nothing_more(connected: None, tmp_path: Path) -> None:
+def test_process_that_slept_while_another_took_over_writes_nothing_more(
+    connected: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "RENEW", 60.0)  # it sleeps, and does not renew its lock
     flags = {"model": f"{Path(__file__).parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "8.npz", 8))}
     job = open_job(read_settings(None, [], {**flags, "shard": 8}))
     sessions = [job.session(8, torch.device("cpu"))]

@@ -164,11 +164,9 @@ class Settings(_Strict):
         "by clever, which proves nothing; kkt: only the KKT residual, which all of them compute.",
     )  # fmt: skip
     time_limit: float | None = Field(
-        None,
-        gt=0,
-        title="SECONDS",
-        description="With --bound: time per sample, on average; what is certified is kept. 20 unless stated.",
-    )
+        None, gt=0, title="SECONDS",
+        description="With --bound: time per sample, on average, 20 unless stated; what is certified is kept.",
+    )  # fmt: skip
     radius: float | None = Field(None, gt=0, description="With --bound clever: radius of the ball it samples.")
     restarts: int = Field(
         0, ge=0, description="With --bound: further runs of each attack, with other seeds, for the spread of margins."
