@@ -269,6 +269,7 @@ MASKED = Profile(
     long=Table(
         search=(
             Phase("descend", DESCENT, "input", 0.6),
+            Phase("target", DESCENT, "input", 0.2, per="class"),
             Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),
             Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),
             Phase("propose", PROPOSALS, "incumbent", 0.4, per="budget"),
