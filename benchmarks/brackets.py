@@ -73,6 +73,14 @@ def relaxations() -> None:
     write("brackets", rows)
 
 
+def certified_page(rows: list[dict[str, Any]]) -> list[str]:
+    """The table of certified accuracies in docs/bounds.md."""
+    header = ("model", "method", "ε", "n", "certified", "attacked")
+    shares = ("certified", "attacked")
+    cells = [(row["model"], row["method"], row["eps"], row["n"], *(f"{row[k]:.1%}" for k in shares)) for row in rows]
+    return table(header, cells)
+
+
 def exact(n: int = 50) -> None:
     """Exact margins, digit by digit."""
     rows = []
