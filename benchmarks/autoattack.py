@@ -14,13 +14,12 @@ import json
 import multiprocessing
 import time
 from pathlib import Path
-from queue import Empty
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from record import DEVICE, CountingModel, write
-from suite import DEFAULT
+from suite import DEFAULT, work_off
 from suite_cells import Cell, Workload, folder, load, prepare, run_cell, time_limit
 
 from marginattack.analysis.benchmarking import Trial, grid
@@ -103,18 +102,6 @@ def run_task(task: Task, options: argparse.Namespace, deadline: float) -> str:
     return f"{task.model} {task.norm} {eps}: race {row['race']:.1%}, AutoAttack {row['autoattack']:.1%}"
 
 
-def work_off(queue: Any, options: argparse.Namespace, deadline: float) -> None:
-    """Run tasks of the queue until it is empty or the time is over."""
-    torch.set_num_threads(1)
-    while time.monotonic() < deadline:
-        try:
-            task = queue.get(timeout=0.2)
-        except Empty:
-            return
-        if line := run_task(task, options, deadline):
-            print(line, flush=True)
-
-
 def finish(options: argparse.Namespace) -> None:
     """Write the record of everything below the work folder, and print it."""
     rows = [json.loads(path.read_text()) for path in sorted(options.work.glob("*/autoattack-*.json"))]
@@ -153,7 +140,9 @@ def main() -> None:
         for model, norm in pairs:
             for quantile in QUANTILES[norm][rank : rank + 1]:
                 queue.put(Task(model, norm, quantile))
-    workers = [context.Process(target=work_off, args=(queue, options, deadline)) for _ in range(options.processes)]
+    workers = [
+        context.Process(target=work_off, args=(queue, options, deadline, run_task)) for _ in range(options.processes)
+    ]
     for worker in workers:
         worker.start()
     while any(worker.is_alive() for worker in workers) and time.monotonic() < deadline + 20:

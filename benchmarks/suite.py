@@ -15,7 +15,7 @@ import argparse
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, NamedTuple
@@ -144,7 +144,9 @@ def run_task(task: Task, options: argparse.Namespace, deadline: float) -> str:
     return f"{name}: median {float(torch.tensor(trial.distance).median()):.4g}, {time.monotonic() - began:.1f} s"
 
 
-def work_off(queue: Any, options: argparse.Namespace, deadline: float) -> None:
+def work_off(
+    queue: Any, options: argparse.Namespace, deadline: float, run_task: Callable[[Any, argparse.Namespace, float], str]
+) -> None:
     """Run tasks of the queue until it is empty or the time is over."""
     torch.set_num_threads(1)
     while time.monotonic() < deadline:
@@ -187,9 +189,11 @@ def run(options: argparse.Namespace) -> None:
     for task in tasks:
         queue.put(task)
     if options.processes == 1:
-        work_off(queue, options, deadline)
+        work_off(queue, options, deadline, run_task)
         return
-    workers = [context.Process(target=work_off, args=(queue, options, deadline)) for _ in range(options.processes)]
+    workers = [
+        context.Process(target=work_off, args=(queue, options, deadline, run_task)) for _ in range(options.processes)
+    ]
     for worker in workers:
         worker.start()
     while any(worker.is_alive() for worker in workers) and time.monotonic() < deadline + 20:

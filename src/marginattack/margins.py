@@ -98,7 +98,7 @@ class Margins(Views):
     def __repr__(self) -> str:
         s = self.summary()
         shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
-        shares += ", randomized" if self.settings.get("randomized") else ""
+        shares += ", randomized" * bool(self.settings.get("randomized"))
         shares += f", stopped at {self.settings['enough']:.4g}" if self.settings.get("enough") else ""
         if (radius := self.settings.get("within")) is not None:
             shares += f", within {radius:.4g}: distances are of points in that radius, not margins"
@@ -115,8 +115,8 @@ class Margins(Views):
 
     def _rows(self) -> dict[str, Any]:
         """The fields that hold one value per sample."""
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "classes"}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor | tuple)}
+        names = [each.name for each in fields(self) if each.name != "classes"]
+        return {name: vars(self)[name] for name in names if isinstance(vars(self)[name], Tensor | tuple)}
 
     def __iter__(self) -> Iterator["Margins"]:
         return (self[row] for row in range(len(self)))
@@ -384,11 +384,9 @@ def _read_optional(table: Any, about: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "original" in table.column_names:
         found["original"] = read_column(table, "original", about["shape"])
-    for name in {"names", "certified_by"} & set(table.column_names):
-        found[name] = tuple(map(str, table.column(name).to_pylist()))
-    if isinstance(about.get("classes"), list):
-        found["classes"] = tuple(map(str, about["classes"]))
-    return found
+    texts = {name: table.column(name).to_pylist() for name in {"names", "certified_by"} & set(table.column_names)}
+    texts |= {"classes": about["classes"]} if isinstance(about.get("classes"), list) else {}
+    return found | {name: tuple(map(str, values)) for name, values in texts.items()}
 
 
 def _select(value: Any, rows: Tensor) -> Any:

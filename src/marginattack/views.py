@@ -1,6 +1,7 @@
 """Views of margins: tables for pandas and polars, a plot, and a summary for notebooks."""
 
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib import import_module
@@ -16,7 +17,7 @@ WIDTH, HEIGHT = 260, 90  # pixels of the small curve
 QUANTILE = 0.99  # of the margins, where a curve ends
 
 
-class Views:
+class Views(ABC):
     """What people look at, for a result with one row per sample; ``Margins`` inherits it."""
 
     norm: str
@@ -27,15 +28,18 @@ class Views:
     names: tuple[str, ...] | None
     settings: dict[str, Any]
 
+    @abstractmethod
     def summary(self) -> dict[str, float | int]:
-        raise NotImplementedError
+        """The figures of the whole."""
 
     @property
+    @abstractmethod
     def closed(self) -> Tensor:
-        raise NotImplementedError
+        """Which margins are known to 1 %."""
 
+    @abstractmethod
     def robust_accuracy(self, eps: float | Sequence[float]) -> Any:
-        raise NotImplementedError
+        """The share of samples that no point within ε misclassifies."""
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with one row per sample, without the images.

@@ -270,8 +270,7 @@ MASKED = Profile(
         search=(
             Phase("descend", DESCENT, "input", 0.6),
             Phase("target", DESCENT, "input", 0.2, per="class"),
-            Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),
-            Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),
+            *2 * (Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),),  # twice as many as elsewhere
             Phase("propose", PROPOSALS, "incumbent", 0.4, per="budget"),
         ),
         polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),

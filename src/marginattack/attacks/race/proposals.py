@@ -59,9 +59,6 @@ class Proposal(Move):
         ball = torch.cat([size, torch.full_like(size, UNKNOWN)], dim=1)
         return x, x.clone(), ball, torch.cat([offset, stride], dim=1)
 
-    def move(self, problem: Problem, numbers: Tensor, c: Tensor, g: Tensor, *state: Tensor) -> State:
-        raise NotImplementedError("a proposal has no gradient to share with other moves")
-
 
 def window(random: Tensor, share: Tensor, shape: Size) -> Points:
     """±1 in a window that covers this share of an input, 0 elsewhere; an input without rows and columns is one row."""

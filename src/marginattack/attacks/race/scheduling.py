@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias, final
 import torch
 from torch import Tensor
 
-from marginattack.attacks.race.moves import Move
+from marginattack.attacks.race.moves import GradientMove
 from marginattack.attacks.race.phases import PlannedPhase
 from marginattack.core.draws import Draws
 from marginattack.core.goals import reach
@@ -105,7 +105,7 @@ def incumbent_or_random(problem: Problem, draws: Draws) -> Points:
 class InterleavedStep(Step):
     """One query for all groups, then each sample's own kind of move. A sample's group is the last of its state."""
 
-    kinds: tuple[Move, ...]
+    kinds: tuple[GradientMove, ...]
     queries: ClassVar = 1
 
     def __call__(self, problem: Problem, numbers: Tensor, *state: Tensor) -> State:
@@ -177,7 +177,7 @@ class _Interleaving:
             self.goals = torch.where(group.column, 0, self.goals)  # to wait: nothing to cross
             return
         phase = group.phases[0]
-        if not phase.move.backwards:  # its queries cannot be shared with groups that need gradients
+        if not isinstance(phase.move, GradientMove):  # its queries cannot be shared
             with problem.subproblem(group.rows.nonzero()[:, 0], known=True, draws=group.draws) as part:
                 part.solve(partial(run_phase, phase=phase, classes=()))
                 group.draws.count = part.draws.count
@@ -194,7 +194,8 @@ class _Interleaving:
     def run_until_a_phase_ends(self) -> None:
         """As many steps as all running groups have in common."""
         running = self.running
-        kinds = sorted({group.phases[0].move for group in running}, key=repr)
+        moves = {group.phases[0].move for group in running}
+        kinds = sorted((move for move in moves if isinstance(move, GradientMove)), key=repr)
         steps = min(len(group.phases[0].numbers) - group.done for group in running)
         plan = [[0.0] * MOST_GROUPS * COLUMNS for _ in range(steps)]
         index = torch.zeros(len(self.problem.x0), 1, dtype=torch.int64)
