@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias, final
 import torch
 from torch import Tensor
 
-from marginattack.attacks.race.moves import GradientMove
+from marginattack.attacks.race.moves import GradientMove, Move
 from marginattack.attacks.race.phases import PlannedPhase
 from marginattack.core.draws import Draws
 from marginattack.core.goals import reach
@@ -194,8 +194,9 @@ class _Interleaving:
     def run_until_a_phase_ends(self) -> None:
         """As many steps as all running groups have in common."""
         running = self.running
-        moves = {group.phases[0].move for group in running}
-        kinds = sorted((move for move in moves if isinstance(move, GradientMove)), key=repr)
+        moves = (group.phases[0].move for group in running)
+        kinds = sorted({move for move in moves if isinstance(move, GradientMove)}, key=repr)
+        number_of: dict[Move, int] = {kind: number for number, kind in enumerate(kinds)}
         steps = min(len(group.phases[0].numbers) - group.done for group in running)
         plan = [[0.0] * MOST_GROUPS * COLUMNS for _ in range(steps)]
         index = torch.zeros(len(self.problem.x0), 1, dtype=torch.int64)
@@ -204,7 +205,7 @@ class _Interleaving:
             if group.phases:
                 phase = group.phases[0]
                 for row, numbers in zip(plan, phase.numbers[group.done :], strict=False):
-                    row[number * COLUMNS : (number + 1) * COLUMNS] = (float(kinds.index(phase.move)), *numbers)
+                    row[number * COLUMNS : (number + 1) * COLUMNS] = (float(number_of[phase.move]), *numbers)
         charged = torch.stack([group.rows for group in running]).any(0)
         after = self.problem.retarget(self.goals).run(
             InterleavedStep(tuple(kinds)), plan, *self.state, to_device_of(index, self.problem.x0), charged=charged
