@@ -43,7 +43,7 @@ RADII = {
 }
 THEIRS = {"l1": "L1", "l2": "L2", "linf": "Linf"}  # in the order of the time that AutoAttack takes, longest first
 BUDGET = 2000
-ROUNDING = 1 + 1e-5  # distances up to this times the radius count as within it, for both
+SLACK = 1e-5, 1e-7  # relative and absolute: distances up to so much more than the radius count as within it, for both
 
 
 class Task(NamedTuple):
@@ -77,7 +77,13 @@ def run_autoattack(workload: Workload, norm: str, eps: float) -> tuple[Tensor, f
     with torch.no_grad():
         fooled = workload.classifier.model(points).argmax(1) != y
     size = as_norm(norm).size((points.double() - x.double()).flatten(1))[:, 0]
-    return ~(fooled & (size <= eps * ROUNDING)).cpu(), passes
+    return ~(fooled & is_within(size, eps)).cpu(), passes
+
+
+def is_within(distance: Tensor, eps: float) -> Tensor:
+    """Whether a distance is the radius or less, up to rounding of the pixels in float32."""
+    relative, absolute = SLACK
+    return distance <= eps * (1 + relative) + absolute
 
 
 def run_race(workload: Workload, norm: str, eps: float) -> tuple[Tensor, float]:
@@ -86,7 +92,7 @@ def run_race(workload: Workload, norm: str, eps: float) -> tuple[Tensor, float]:
         workload.classifier, workload.images, workload.labels, norm, budget=BUDGET, enough=eps,
         batch=len(workload.images), diagnose=False,
     )  # fmt: skip
-    return found.distance > eps * ROUNDING, float((found.forwards + found.backwards).double().mean())
+    return ~is_within(found.distance, eps), float((found.forwards + found.backwards).double().mean())
 
 
 def run_task(task: Task, options: argparse.Namespace, deadline: float) -> str:

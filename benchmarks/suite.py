@@ -5,12 +5,12 @@ r"""Compare all attacks on models × norms × budgets, counted and verified alik
     python benchmarks/suite.py --merge FOLDER   # the results of another machine into benchmarks/records
 
 Every result is a file below ``--work``, so an interrupted run resumes where it stopped; cells that benchmarks/records
-holds already, of the same weights and samples, are not run again unless ``--rerun WORD`` names their attack. What matters
-most is run first, and the longest cells of a stage before the others, so a run that ``--minutes`` ends is worth as much as
-it can be. Distances of all samples go to suite.parquet and suite-curves.parquet in ``--out`` ($OUT, or benchmarks/records
-with the records), every minute and at the end. The best distances of a sample are over everything that was ever run on
-it. ``--model NAME=SOURCE`` adds a model that ``marginattack measure --model`` opens; the part of NAME before its first
-dash is its data set.
+holds, of the same weights and samples, are not run again unless ``--rerun WORD`` names their attack. What matters
+most is run first, and the longest cells of a stage before the others, so a run that ``--minutes`` ends is worth as
+much as it can be; cells that it interrupts are not kept. Distances of all samples go to suite.parquet and suite-
+curves.parquet in ``--out`` ($OUT, or benchmarks/records with the records), every minute and at the end. The best
+distances of a sample are over everything that was ever run on it. ``--model NAME=SOURCE`` adds a model that
+``marginattack measure --model`` opens; the part of NAME before its first dash is its data set.
 """
 
 import argparse
@@ -165,6 +165,9 @@ def run_task(task: Task, options: argparse.Namespace, deadline: float) -> str:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         path.with_suffix(".failed").write_text(reason)
         return f"{name}: failed: {reason}"
+    if time.monotonic() >= deadline:  # interrupted, perhaps
+        path.unlink()
+        return f"{name}: not done within the time limit"
     return f"{name}: median {float(torch.tensor(trial.distance).median()):.4g}, {time.monotonic() - began:.1f} s"
 
 

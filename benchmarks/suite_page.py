@@ -53,11 +53,14 @@ all attacks.
 """
 FIGURE = f"""## Results by norm
 
-In the figures, lines show the mean excess during the longest run of each attack, and dots what runs with exactly that
-budget ended with. An attack that plans for its budget, like `race`, is behind in the middle of a long run: compare
-dots. Shown are `race` and the best {FIGURE_BASELINES} baselines at {FIGURE_BUDGET} passes, one library per attack,
-those on the most models first. In the tables, "best baseline" is the one with the least excess; a higher optimality of
-another is in parentheses. Bold: no baseline is better. "Cut": ended by the time limit; what it found counts.
+In the figures, lines show the mean excess during the longest run of each attack, and dots what runs with exactly
+that budget ended with. An attack that plans for its budget, like `race`, is behind in the middle of a long run:
+compare dots. Shown are `race` and the best {FIGURE_BASELINES} baselines at {FIGURE_BUDGET} passes, one library per
+attack, those on the most models first. In the tables, "best baseline" is the one with the least excess; a higher
+optimality of another is in parentheses. Bold: no baseline is better. The median and the mean without the tenth of
+the samples at either end are of the excess, too. "Difference" is the 95 % bootstrap interval over the samples of
+the mean excess of `race` minus that of the best baseline: below zero, `race` is better. "Cut": ended by the time
+limit; what it found counts.
 """
 
 
@@ -134,8 +137,8 @@ def discussion(found: list[Row]) -> str:
 def cell_table(found: list[Row], norm: str) -> list[str]:
     """The table of a norm."""
     header = (
-        "model", "passes", "`race`: excess", "optimality", "success", "best baseline", "excess", "optimality",
-        "success", "baselines run", "notes",
+        "model", "passes", "n", "`race`: mean excess", "median", "trimmed", "optimality", "success", "best baseline",
+        "mean excess", "median", "trimmed", "optimality", "success", "difference, 95 %", "baselines run", "notes",
     )  # fmt: skip
     rows = []
     for c in sorted((c for c in cells(found) if c.norm == norm), key=lambda c: (c.model, c.budget)):
@@ -144,14 +147,22 @@ def cell_table(found: list[Row], norm: str) -> list[str]:
         cut = [row["attack"] for row in (c.race, *c.baselines) if row["cut"]]
         notes = [f"cut: {', '.join(cut)}"] * bool(cut) + ["hardware differs"] * c.mixed_hardware
         bold = ["**" * (not c.better(key, sign, c.baselines)) for key, sign, _ in MEASURES]
-        ours = [f"{mark}{text}{mark}" for mark, text in zip(bold, measures(c.race), strict=True)]
-        theirs = measures(best)
+        ours, theirs = side(c.race), side(best)
+        ours[0], ours[3] = (f"{mark}{text}{mark}" for mark, text in zip(bold, (ours[0], ours[3]), strict=True))
         if other["optimality"] > best["optimality"]:
-            theirs[1] += f" ({other['attack']} {other['optimality']:.4f})"
-        success = [f"{row['success']:.1%}" for row in (c.race, best)]
-        sides = (*ours, success[0], best["attack"], *theirs, success[1])
-        rows.append((c.model, f"{c.budget:,}", *sides, len(c.baselines), "; ".join(notes)))
+            theirs[3] += f" ({other['attack']} {other['optimality']:.4f})"
+        difference = c.race.get("difference")
+        interval = f"[{difference['low']:+.2%}, {difference['high']:+.2%}]" if difference else "—"
+        cell = (c.model, f"{c.budget:,}", c.race.get("n", "—"), *ours, best["attack"], *theirs, interval)
+        rows.append((*cell, len(c.baselines), "; ".join(notes)))
     return [*table(header, rows), ""]
+
+
+def side(row: Row) -> list[str]:
+    """Mean, median and trimmed mean of the excess, optimality and success of a row; older rows have means only."""
+    excess, optimality = measures(row)
+    others = [f"{row[key]:.2%}" if key in row else "—" for key in ("excess_median", "excess_trimmed")]
+    return [excess, *others, optimality, f"{row['success']:.1%}"]
 
 
 def digest(points: list[Row]) -> str:

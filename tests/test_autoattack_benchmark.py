@@ -94,3 +94,11 @@ def test_verdicts_are_compared_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert autoattack.summarise(numbers["rows"]) == (
         "Robust accuracy by `race` is at or below AutoAttack's at 1 of 1 radii, with 25% to 25% of its passes."
     )
+
+
+def test_the_rounding_of_pixels_is_no_step_beyond_the_radius() -> None:
+    """In float32 x + 0.00142 is up to 1.5e-5 of it too far, where AutoAttack ends on the ball."""
+    x = (torch.arange(256) / 255).float()
+    distance = (((x + 0.00142) - x.double()).abs()).double()
+    assert autoattack.is_within(distance, 0.00142).all()
+    assert not autoattack.is_within(torch.tensor([0.001421]), 0.00142).any()

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,8 @@ def test_a_run_resumes_and_failures_are_recorded(tmp_path: Path, monkeypatch: py
     task, far = suite.Task(0, "mnist-gelu", "l2", Cell("race", 12, 0, 3)), float("inf")
     assert "race seed 0: median" in suite.run_task(task, chosen, far)
     assert suite.run_task(task, chosen, far) == ""
+    late = task._replace(cell=Cell("race", 14, 0, 3))
+    assert suite.run_task(late, chosen, time.monotonic()).endswith("not done within the time limit")
     broken = task._replace(cell=Cell("preset:nothing", 12, 0, 3))
     assert "failed: InputError" in suite.run_task(broken, chosen, far)
     assert suite.run_task(broken, chosen, far) == ""

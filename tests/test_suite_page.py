@@ -55,6 +55,21 @@ def test_the_page_is_up_to_date() -> None:
     assert suite_page.PAGE.read_text() == suite_page.page(found), "run python benchmarks/suite_page.py"
 
 
+def test_the_readme_states_the_count_of_the_records() -> None:
+    found = overall.cells(overall.records(RECORDS))
+    first = overall.count_first(found, "baselines")[0]
+    assert f"{first} of {len(found)} cells" in " ".join((suite_page.ROOT / "README.md").read_text().split())
+
+
+def test_medians_and_the_difference_to_the_best_baseline_are_beside_the_means() -> None:
+    each = record("first", {100: {"race": 0.1, "lib:y": 0.2}})
+    each["rows"][0] |= {"n": 9, "excess_median": 0.01, "excess_trimmed": 0.05}
+    each["rows"][0]["difference"] = {"to": "lib:y", "mean": -0.1, "low": -0.15, "high": 0.02}
+    page = suite_page.page([each])
+    assert "| first | 100 | 9 | **10.00%** | 1.00% | 5.00% | **0.9000** | 100.0% | lib:y |" in page
+    assert "| [-15.00%, +2.00%] | 1 |" in page
+
+
 @pytest.mark.parametrize("norm", overall.NORMS)
 def test_the_figures_are_up_to_date_and_small(norm: str) -> None:
     svg = (suite_page.IMAGES / f"suite-{norm}.svg").read_text()
@@ -94,9 +109,11 @@ def test_the_page_lists_cells_that_are_lost_cut_or_mixed() -> None:
     assert "Cells in which another attack of ours is better than `race`: 1 of 4.\n\n- third, ℓ2, 100 passes" in page
     assert "in 3 of 4 cells" in page
     assert (
-        "| second | 100 | 30.00% | 0.7000 | 100.0% | lib:y | 20.00% | 0.8000 | 100.0% | 1 | hardware differs |" in page
+        "| second | 100 | — | 30.00% | — | — | 0.7000 | 100.0% | lib:y | 20.00% | — | — | 0.8000 | 100.0% | — | 1 |"
+        " hardware differs |" in page
     )
-    assert "| third | 100 | **20.00%** | **0.8000** | 100.0% | lib:y | 60.00% | 0.4000 | 100.0% | 1 |  |" in page
+    ours = "| third | 100 | — | **20.00%** | — | — | **0.8000** | 100.0% |"
+    assert f"{ours} lib:y | 60.00% | — | — | 0.4000 | 100.0% | — | 1 |  |" in page
     assert "- ℓ2, 100 passes, 4 models: advlib:x 1, lib:y 3, ours 3" in page
     cut = record("cut", {100: {"race": 0.1, "lib:y": 0.2}})
     cut["rows"][1]["cut"] = True
