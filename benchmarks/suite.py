@@ -7,8 +7,8 @@ r"""Compare all attacks on models × norms × budgets, counted and verified alik
 Every result is a file below ``--work``, so an interrupted run resumes where it stopped; cells that benchmarks/records
 holds, of the same weights and samples, are not run again unless ``--rerun WORD`` names their attack. What matters
 most is run first, and the longest cells of a stage before the others, so a run that ``--minutes`` ends is worth as
-much as it can be; cells that it interrupts are not kept. Distances of all samples go to suite.parquet and suite-
-curves.parquet in ``--out`` ($OUT, or benchmarks/records with the records), every minute and at the end. The best
+much as it can be; cells that it interrupts are not kept. Distances of all samples go to suite.parquet and
+suite-curves.parquet in ``--out`` ($OUT, or benchmarks/records with the records), every minute and at the end. The best
 distances of a sample are over everything that was ever run on it. ``--model NAME=SOURCE`` adds a model that
 ``marginattack measure --model`` opens; the part of NAME before its first dash is its data set.
 """
@@ -126,7 +126,7 @@ def missing(tasks: list[Task], known: Results, options: argparse.Namespace) -> l
         if found is None or found.about["cut"] or any(word in cell.attack for word in options.rerun):
             return False
         workload = prepare(model, tuple(options.model), tuple(options.data), options.samples)
-        return found.about["digest"] == workload.digest and found.about["n"] >= min(cell.n, len(workload.images))
+        return bool(found.about["digest"] == workload.digest and found.about["n"] >= min(cell.n, len(workload.images)))
 
     return [task for task in tasks if not is_known(task)]
 

@@ -1,4 +1,4 @@
-"""Write docs/benchmark-results.md and its figures, docs/img/suite-NORM.svg, from the suite's records.
+"""Write docs/benchmark-results.md and its figures, docs/img/suite-NORM.svg, from the records.
 
 python benchmarks/suite_page.py
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+import further_results
 from overall import (
     FIGURE_BASELINES,
     FIGURE_BUDGET,
@@ -269,7 +270,7 @@ def page(found: list[Row]) -> str:
 def main() -> None:
     """Write the page and its figures."""
     found = records(RECORDS)
-    PAGE.write_text(page(found))
+    PAGE.write_text(page(found) + further_results.sections(RECORDS))
     for norm in {each["norm"] for each in found}:
         (IMAGES / f"suite-{norm}.svg").write_text(figure(found, norm))
 

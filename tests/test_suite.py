@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import suite
 import suite_results
-from suite_cells import Cell
+from suite_cells import Cell, prepare
 
 from marginattack.analysis.benchmarking import Trial, grid
 from marginattack.integrations import EXTERNAL_ATTACKS
@@ -93,7 +93,7 @@ def test_only_what_the_records_lack_is_run(tmp_path: Path) -> None:
         "lbfgs",
     )
     chosen = options(tmp_path, *arguments)
-    digest = suite.prepare("mnist-gelu", (), (), 3).digest
+    digest = prepare("mnist-gelu", (), (), 3).digest
     known = gather(*(result(name, [1.0, 2.0, 3.0], digest=digest) for name in ("race", "lbfgs")))
 
     def left(known: suite_results.Results, chosen: argparse.Namespace) -> set[str]:

@@ -1,5 +1,6 @@
 """docs/benchmark-results.md agrees with the suite's records, and its counts are correct."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import further_results
 import overall
 import suite_page
 from record import RECORDS
@@ -52,7 +54,24 @@ MADE_UP = [
 
 def test_the_page_is_up_to_date() -> None:
     found = overall.records(RECORDS)
-    assert suite_page.PAGE.read_text() == suite_page.page(found), "run python benchmarks/suite_page.py"
+    whole = suite_page.page(found) + further_results.sections(RECORDS)
+    assert suite_page.PAGE.read_text() == whole, "run python benchmarks/suite_page.py"
+
+
+def test_sections_of_further_records(tmp_path: Path) -> None:
+    assert further_results.sections(tmp_path) == ""
+    row = {"n": 8, "success": 1.0, "median": 1.5, "queries": 1990.0, "most": 2000, "seconds": 3.0}
+    rows = [
+        {"norm": norm, "attack": attack, "optimality": optimality, **row}
+        for norm, attack, optimality in (("l2", "x", 0.9), ("l2", "race", 0.99), ("l1", "race", 0.8), ("l1", "x", 0.95))
+    ]
+    on = {"command": "run", "date": "today", "hardware": "a CPU", "commit": "c"}
+    numbers = {"model": "m", "budget": 2000, "rows": rows}
+    (tmp_path / "attackbench.json").write_text(json.dumps({"conditions": on, "numbers": numbers}))
+    text = further_results.sections(tmp_path)
+    assert "`race` has the highest local optimality in 1 of 2 norms" in text
+    assert text.index("| l2 | race |") < text.index("| l2 | x |")
+    assert text.endswith("`run`, today, a CPU, commit c\n")
 
 
 def test_the_readme_states_the_count_of_the_records() -> None:
