@@ -17,7 +17,7 @@ radius ρ, whether an adversarial point was found, and the radius that contains 
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Move(Step):
     def begin(self, problem: Problem, x: Points) -> State:
         """The state of samples that start at x."""
 
-    def aimed(self, problem: Problem) -> Self:
+    def aimed(self, problem: Problem) -> "Move":
         """The move for a problem in which some distance is enough: itself, unless it can make use of that."""
         return self
 
@@ -71,7 +71,7 @@ class Descent(GradientMove):
     growth: float
     smallest: float = 0.0
 
-    def aimed(self, problem: Problem) -> Self:
+    def aimed(self, problem: Problem) -> Move:
         if problem.enough is None or self.norm != problem.norm:
             return self
         return replace(self, smallest=INSIDE * problem.enough)

@@ -270,11 +270,7 @@ NEAR_LINEAR = Profile(
 
 MASKED = Profile(
     "MASKED",
-    short=Table(
-        search=(Phase("restart", BOLD_DESCENT, "random", 1.0),),
-        polish=POLISH,
-        polish_weight=0.1,
-    ),
+    short=Table(search=(Phase("restart", BOLD_DESCENT, "random", 1.0),), polish=POLISH, polish_weight=0.1),
     long=Table(
         search=(
             Phase("descend", DESCENT, "input", 0.6),
@@ -290,14 +286,11 @@ MASKED = Profile(
 CORNERS, SMOOTHED, PRUNING = CornersRule(), SmoothedRule(), PruningRule()
 FAST_CORNERS = CornersRule(growth=3.0)  # for few steps
 BOLD_CORNERS = CornersRule(pulse=Cosine(0.4, 0.1))
+PRUNE = (Phase("prune", PRUNING, "incumbent", 1.0),)
 
 SPARSE = Profile(
     "SPARSE",
-    short=Table(
-        search=(Phase("corners", FAST_CORNERS, "input", 1.0),),
-        polish=(Phase("prune", PRUNING, "incumbent", 1.0),),
-        polish_weight=0.4,
-    ),
+    short=Table(search=(Phase("corners", FAST_CORNERS, "input", 1.0),), polish=PRUNE, polish_weight=0.4),
     long=Table(
         search=(
             Phase("corners", CORNERS, "input", 0.5),
@@ -305,7 +298,7 @@ SPARSE = Profile(
             Phase("target", CORNERS, "input", 0.3, per="class"),
             Phase("restart", (CORNERS, SMOOTHED), "random", 0.4, per="start"),
         ),
-        polish=(Phase("prune", PRUNING, "incumbent", 1.0),),
+        polish=PRUNE,
         polish_weight=0.5,
     ),
 )
