@@ -46,9 +46,9 @@ class Race(Attack):
     The phases are data: the tables in ``attacks/race/phases.py``, one per profile and budget class;
     ``print(Race().plan(norm="l2", budget=400))`` shows them with their passes. A sample's profile is near-linear
     where a step to the tangent plane of x₀ leaves less than ``trust`` of c, and a gradient whose cosine with that at x₀
-    is above 1 − ``trust``; masked where that plane is far and the gradients are nearly perpendicular; else curved.
-    Where the norm counts coordinates (ℓ0) there are two profiles of its own, unless a bound is infinite.
-    docs/method.md describes each phase.
+    is above 1 − ``trust``, or where that plane is next to x₀; masked where it is far and the gradients are nearly
+    perpendicular; else curved. Where the norm counts coordinates (ℓ0) there are two profiles of its own, unless a bound
+    is infinite. docs/method.md describes each phase.
 
     Args:
         passes: What is spent where no budget is given; a budget is spent as a whole.
@@ -185,7 +185,8 @@ class Race(Attack):
     def classify(self, problem: Problem) -> tuple[Mask, Mask]:
         """Which samples are near-linear, and which masked.
 
-        Near-linear: a step to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns.
+        Near-linear: a step to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns; or
+        the step is so small in every coordinate that slides can follow the boundary, and does not overshoot.
         Masked: the gradient there is nearly perpendicular to that at x₀, or the plane does not meet the box.
         """
         c, g = problem.value_and_gradient(problem.x0)
