@@ -186,7 +186,7 @@ class Race(Attack):
         """Which samples are near-linear, and which masked.
 
         Near-linear: a step to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns; or
-        the step is so small in every coordinate that slides can follow the boundary, and does not overshoot.
+        the step is small in every coordinate, so that slides can follow the boundary, lowers c and does not overshoot.
         Masked: the gradient there is nearly perpendicular to that at x₀, or the plane does not meet the box.
         """
         c, g = problem.value_and_gradient(problem.x0)
@@ -196,7 +196,8 @@ class Race(Attack):
         c_z, g_z = problem.value_and_gradient(z)
         cosine = (L2.steepest(g) * L2.steepest(g_z)).sum(1, keepdim=True)
         moved, farthest = z - problem.x0, problem.box.farthest(problem.x0)
-        near = torch.isfinite(LINF.size(farthest)) & (LINF.size(moved) < self.trust * NEAR * LINF.size(farthest))
+        widest = LINF.size(farthest)
+        near = (c_z < c) & torch.isfinite(widest) & (LINF.size(moved) < self.trust * NEAR * widest)
         flat = (c_z < self.trust * c) & (cosine > 1 - self.trust)
         near_linear = (c_z > -self.trust * c) & (flat | near)
         far = L2.size(moved) > FAR * L2.size(farthest)
