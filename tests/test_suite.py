@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import suite
+import suite_cells
 import suite_results
 from suite_cells import Cell, prepare
 
@@ -165,6 +166,22 @@ def test_apgd_bisects_up_to_the_margins_of_the_data() -> None:
     apgd, info = EXTERNAL_ATTACKS["advlib:apgd"], ProblemInfo("linf", 400, 10, grayscale=True)
     assert replace(apgd, eps=0.07).settings(info)["max_eps"] == 0.07
     assert apgd.settings(info)["max_eps"] == 0.25
+
+
+def test_an_interrupted_cell_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where most of the time went by before the attack."""
+    opened, workload = suite_cells.open_session, prepare("mnist-gelu", (), (), 3)
+
+    def open_slowly(classifier: Any) -> Any:
+        time.sleep(0.3)
+        return opened(classifier)
+
+    monkeypatch.setattr(suite_cells, "open_session", open_slowly)
+    for limit, budget in ((0.35, 2000), (100.0, 12)):
+        cell = Cell("race", budget, 0, 3)
+        suite_cells.run_cell(tmp_path, workload, "l2", cell, limit)
+        about, _ = suite_cells.load(suite_cells.folder(tmp_path, workload, "l2") / cell.file)
+        assert about["cut"] == (budget == 2000)
 
 
 def test_a_run_resumes_and_failures_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
