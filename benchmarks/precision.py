@@ -24,7 +24,7 @@ def compare_precisions(name: str, norm: str, number: int) -> dict[str, Any]:
     model = network(name)
     images, labels = (part[-number:] for part in correct_samples(model, *samples("mnist")))
     float32, bf16 = (
-        ma.measure(model, images, labels, norm, budget=400, search=search).distance for search in ("float32", "bf16")
+        ma.measure(model, images, labels, norm, budget=400, precision=precision).distance for precision in ("float32", "bf16")
     )
     ratio = bf16 / float32
     numbers = {

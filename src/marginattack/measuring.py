@@ -1,5 +1,6 @@
 """measure(): batches → attack → verification → Margins."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +16,7 @@ from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError
 from marginattack.execution.passes import out_of_memory
-from marginattack.execution.precision import choose_precision
+from marginattack.execution.precision import by_clarity
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins
 
@@ -23,8 +24,9 @@ from marginattack.margins import Margins
 def measure(
     model: nn.Module | Classifier | Session, images: Any, labels: Any, norm: Norm | str = "l2", *,
     attack: Attack | str | None = None, bounds: Bounds | None = None, budget: int | None = None, targets: Any = None,
-    seed: int = 0, ids: Any = None, batch: int = 256, search: str = "float32", compiled: bool = False,
+    seed: int = 0, ids: Any = None, batch: int = 256, precision: str = "auto", compiled: bool = False,
     progress: Callable[[int], None] | None = None, randomized: bool | Randomized = False, eot: int | None = None,
+    search: str | None = None,
 ) -> Margins:  # fmt: skip
     r"""Measure the distance of each input to the decision boundary, and find the adversarial input that shows it.
 
@@ -46,14 +48,15 @@ def measure(
         seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
         ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
         batch: How many inputs are attacked at a time; halved, down to one, when memory runs out.
-        search: The precision in which ``Race`` searches, with 200 passes or more: "float32", "tf32" or "bf16"; what it
-            finds is confirmed and polished in float32. Low precisions round more, and differently in each batch.
-            "auto": the fastest that loses less than 0.1 % on a few inputs.
+        precision: In which ``Race`` and ``MarginAttack`` search: "float32", "tf32", "bf16", "fp16", or "auto": on a GPU
+            the fastest that hardly changes logits and gradients on a few inputs, elsewhere float32. What they find is
+            confirmed and refined in float32.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.
         progress: Called with the number of samples done.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details.
             Adversarial then means misclassified with probability above 1/2, which fresh draws confirm.
         eot: Draws per query of a randomised model, each counted as a pass; 10 unless stated.
+        search: Deprecated, the former name of ``precision``.
 
     Returns:
         One row per sample: distance, adversarial input, labels, passes spent.
@@ -77,11 +80,12 @@ def measure(
         raise InputError(f"budget is {budget}: it counts forwards + backwards per sample, so give at least 1")
     if batch < 1:
         raise InputError(f"batch is {batch}: it must be at least 1")
+    if search is not None:
+        warnings.warn("measure(search=…) is deprecated: use precision=…", DeprecationWarning, stacklevel=2)
+        precision = search
     rule = as_randomized(randomized, eot)
-    with open_session(_as_classifier(model, bounds, batch, search, compiled, rule)) as session:
+    with open_session(_as_classifier(model, bounds, batch, precision, compiled, rule)) as session:
         samples = session.validate(images, labels, targets, ids)
-        if search == "auto":
-            session = session.configure(search=choose_precision(session, samples, norm, attack, budget))
         return measure_samples(
             session, samples, norm, attack, batch=batch, budget=budget, seed=seed, progress=progress
         )[0]
@@ -99,7 +103,7 @@ def measure_samples(
     settings = {
         "attack": repr(attack), "budget": budget, "seed": seed, "targeted": samples.targets is not None,
         "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],
-        "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
+        "dtype": str(samples.images.dtype), "torch": str(torch.__version__),
         **({} if rule is None else {"randomized": asdict(rule)}),
     }  # fmt: skip
     parts, used = [], session
@@ -123,16 +127,15 @@ def as_attack(attack: Any) -> Attack:
 
 
 def _as_classifier(
-    model: nn.Module | Classifier | Session, bounds: Bounds | None, batch: int, search: str, compiled: bool,
+    model: nn.Module | Classifier | Session, bounds: Bounds | None, batch: int, precision: str, compiled: bool,
     rule: Randomized | None,
 ) -> Classifier | Session:  # fmt: skip
     """What was given, or a classifier with these settings."""
     if not isinstance(model, Classifier | Session):
-        search = "float32" if search == "auto" and rule is None else search
         return Classifier(
-            model, bounds=bounds, batch_size=batch, search=search, compiled=compiled, randomized=rule or False
+            model, bounds=bounds, batch_size=batch, precision=precision, compiled=compiled, randomized=rule or False
         )
-    given = {"bounds": bounds is not None, "search": search != "float32", "compiled": compiled, "randomized": rule}
+    given = {"bounds": bounds is not None, "precision": precision != "auto", "compiled": compiled, "randomized": rule}
     for name, stated in given.items():
         if stated:
             raise InputError(f"{name} is given twice: pass it to the Classifier alone")
@@ -178,15 +181,15 @@ def _measure_batch(
         "distance_at_90pct": torch.zeros(n, dtype=float64),
     }  # fmt: skip
     todo = (~wrong).nonzero()[:, 0]
-    if len(todo):
-        evaluator = session.calibrate(batch.images, logits)
-        solution = session.solve(batch.select(todo), norm, attack, budget=budget, seed=seed, evaluator=evaluator)
+    parts = by_clarity(session.calibrate(batch.images, logits), batch, logits, todo) if len(todo) else []
+    for rows, evaluator in parts:
+        solution = session.solve(batch.select(rows), norm, attack, budget=budget, seed=seed, evaluator=evaluator)
         found = {
             "distance": solution.distance, "adversarial": solution.adversarial, "success": solution.success,
-            "adversarial_label": torch.where(solution.success, solution.label, prediction[todo]),
+            "adversarial_label": torch.where(solution.success, solution.label, prediction[rows]),
             "forwards": solution.forwards, "backwards": solution.backwards, "rejected": solution.rejected,
             "distance_at_90pct": solution.history.distance_at(0.9).double(),
         }  # fmt: skip
         for name, column in found.items():
-            columns[name][todo] = column
+            columns[name][rows] = column
     return columns

@@ -139,7 +139,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: measure(bounds=(torch.zeros(5), torch.ones(5))), r"bounds of shape \(5,\) do not fit inputs of shape"),
     "bounds of two shapes": (lambda: measure(bounds=(torch.zeros(6), torch.ones(5))), r"shapes \(6,\) and \(5,\)"),
     "bounds twice": (lambda: measure(ma.Classifier(MODEL), bounds=(0, 1)), "bounds is given twice"),
-    "search twice": (lambda: measure(ma.Classifier(MODEL), search="bf16"), "search is given twice"),
+    "precision twice": (lambda: measure(ma.Classifier(MODEL), precision="bf16"), "precision is given twice"),
     "compiled twice": (lambda: measure(ma.Classifier(MODEL), compiled=True), "compiled is given twice"),
     "compiled on a CPU": (lambda: measure(compiled=True), "compiled=True needs a GPU"),
     "unknown precision": (lambda: measure(search="fp8"), "search is 'fp8'"),

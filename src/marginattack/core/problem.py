@@ -33,7 +33,7 @@ from marginattack.core.tensors import scatter_rows, to_device_of
 from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars, State
 
 FLIP_SHARE = 0.3  # of the units of a layer
-CONFIRM_AT = (1.0, 1.01, 1.1)  # multiples of the distance at which a point of a low-precision search is confirmed
+CONFIRM_AT = (1.0, 1.003, 1.02, 1.1)  # multiples of the distance at which a point of a low-precision search is confirmed
 
 
 class ClassConstraint(NamedTuple):
@@ -227,10 +227,9 @@ class Problem:
         The layer is counted from the last one. Finished samples have the direction zero.
         """
         rows = self.budget.charge(1, 1)
-        numbers = torch.arange(len(self.x0))[rows.cpu() if isinstance(rows, Tensor) else rows]
         direction = torch.zeros_like(self.x0)
-        for part in numbers.split(self.evaluator.batch_size):
-            chosen, here = draws.select(part), part.to(self.x0.device)
+        for part in self.budget.active.split(self.evaluator.batch_size):
+            chosen, here = draws.select(part), to_device_of(part, self.x0)
             images = self.x0[here].unflatten(1, self.shape)
             gradient = self.evaluator.hidden_gradient(images, layer, partial(_flip_weights, chosen))
             direction[here] = gradient.flatten(1)

@@ -19,7 +19,7 @@ TF32_NOTE = ", searched in tf32"
 class LowPrecision(Attack):
     """``attack`` with all queries in the precision of the search; its points are confirmed in float32.
 
-    With ``measure(search="tf32")`` about twice as fast on a GPU.
+    With ``measure(precision="tf32")`` about twice as fast on a GPU.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")

@@ -67,7 +67,7 @@ class Job:
             "data": {"digest": self.data_digest, "n": len(self.data), "shape": list(self.data.shape)},
             "limit": s.data.limit, "shuffle": s.data.shuffle, "only_correct": s.only_correct,
             "norms": s.norms, "attacks": {name: repr(attack) for name, attack in self.attacks.items()},
-            "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice, "search": s.search,
+            "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice, "precision": s.precision,
             "target": s.target if self.targets is None else hashlib.sha256(self.targets.numpy().tobytes()).hexdigest(),
             **({} if self.randomized is None else {"randomized": asdict(self.randomized)}),
         }  # fmt: skip
@@ -123,7 +123,7 @@ class Job:
         """The model as the settings say it is to be evaluated."""
         s = self.settings
         return Classifier(
-            self.model.module, bounds=(0.0, 1.0), search=s.search, compiled=s.compiled,
+            self.model.module, bounds=(0.0, 1.0), precision=s.precision, compiled=s.compiled,
             randomized=self.randomized or False,
         )  # fmt: skip
 

@@ -92,9 +92,10 @@ class Settings(_Strict):
     )  # fmt: skip
     batch: int | None = Field(None, ge=1, description="Batch size; by default as many samples as fit into memory.")
     device: str | None = Field(None, description="cpu, cuda, cuda:1, …; by default a GPU if there is one.")
-    search: Literal["float32", "tf32", "bf16"] = Field(
-        "float32", title="PRECISION", description="Precision of the search, not of the result: float32, tf32 or bf16."
-    )
+    precision: Literal["auto", "float32", "tf32", "bf16", "fp16"] = Field(
+        "auto", title="PRECISION",
+        description="Precision of the search, not of the result: float32, tf32, bf16, fp16, or auto (on a GPU).",
+    )  # fmt: skip
     max_gib: float | None = Field(
         None, gt=0, title="N",
         description="Largest file or array to open, in GiB; by default 4 for a model file and less for others.",

@@ -26,7 +26,7 @@ from marginattack.core.types import Goals, Labels, Mask, Points, State
 MOST_GROUPS = 4  # at a time: two profiles, and those samples of each that take the fallback
 COLUMNS = 4  # of a group in an interleaved plan: the kind of move, and its three numbers
 FLIP_DISTANCE = 2.0  # how far from x₀ a flip lies, in distances of the incumbent
-EVEN = 4  # passes by which the budgets left inside an interleaved group may differ
+EVEN = 9  # passes by which the budgets left inside an interleaved group may differ, as after two confirmations
 
 Group: TypeAlias = tuple[Mask, Sequence[PlannedPhase]]  # which samples, on the host, and their phases
 
