@@ -9,9 +9,9 @@ the rounds and their spread. Everything has run before, so captured graphs and c
 The unit is a forward and a backward with respect to the input. "bare" is the model alone, eager or as a CUDA graph, in
 full float32, tf32 or bf16, with its memory format as it comes or channels last. Other libraries run with torch's
 default precision flags, adv-lib also with a model in bf16. Four cases are networks of timm with random weights: the
-time of a pass does not depend on them. ``--modes`` are ways in which our attacks evaluate the model; ``--peers-passes`` is the number
-of passes of other libraries, 40 that of the bare model: the time per pass hardly depends on it. On a CPU: one thread,
-process time.
+time of a pass does not depend on them. ``--modes`` are ways in which our attacks evaluate the model ("default" is one);
+``--peers-passes`` is the number of passes of other libraries, 40 that of the bare model: the time per pass hardly
+depends on it. On a CPU: one thread, process time.
 
 ``--quality`` measures the time of CW with ten searches and of DDN with 1,000 steps, and the time that Race needs to
 reach margins that are as small on average; its budget grows until they are.
@@ -262,7 +262,9 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
     memory = {each: time_pass(run)[1] for each, run in contenders.items()}  # of the first run: captured graphs stay
     left_out = "plain" if len(x) >= LARGE else "compiled"
     modes = {
-        mode: flags for mode, flags in MODES[DEVICE].items() if left_out not in mode and mode.strip() in options.modes
+        mode: flags
+        for mode, flags in MODES[DEVICE].items()
+        if left_out not in mode and (mode.strip() or "default") in options.modes
     }
     classifiers = {mode: Classifier(model, batch_size=len(x), **flags) for mode, flags in modes.items()}
     reasons: dict[str, Any] = {}
@@ -342,7 +344,9 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FILE")
     parser.add_argument("--cases", nargs="+", default=CASES[DEVICE], metavar="MODEL:BATCH")
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD")
-    parser.add_argument("--modes", nargs="+", default=[mode.strip() for mode in MODES[DEVICE]], metavar="MODE")
+    parser.add_argument(
+        "--modes", nargs="+", default=[mode.strip() or "default" for mode in MODES[DEVICE]], metavar="MODE"
+    )
     parser.add_argument("--passes", type=int, default=200)
     parser.add_argument("--peers-passes", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)

@@ -71,17 +71,15 @@ def test_no_sample_is_lost_where_low_precision_is_misleading() -> None:
     assert not found.rejected.any()
 
 
-@pytest.mark.parametrize("attack", [ma.Race(), ma.MarginAttack()])
-@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
-def test_errors_of_low_precision_do_not_reach_the_result(attack: Attack, norm: str) -> None:
+@pytest.mark.parametrize("norm", ["l0", "l1", "l2", "linf"])
+def test_errors_of_low_precision_do_not_reach_the_result(norm: str) -> None:
     model = Misled(0.004)
     x, y = inputs(model, n=40)
-    full, found = (
-        ma.measure(model, x, y, norm, attack=attack, budget=400, precision=each) for each in ("float32", "bf16")
-    )
+    full, found = (ma.measure(model, x, y, norm, budget=400, precision=each) for each in ("float32", "bf16"))
     assert found.success.equal(full.success)
     assert not found.rejected.any()
-    assert (found.forwards + found.backwards).max() <= 400
+    passes = (found.forwards + found.backwards).tolist()
+    assert all(397 <= spent <= 400 for spent in passes)
     ratio = found.distance / full.distance
     assert float(ratio.mean()) == pytest.approx(1, abs=2e-3)
     assert float(ratio.max()) < 1.05
@@ -106,7 +104,7 @@ def test_samples_within_the_error_of_low_precision_are_searched_in_float32() -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_first_and_the_last_layer_keep_their_precision(dtype: torch.dtype) -> None:
+def test_the_last_layer_keeps_its_precision_and_gradients_do_not_underflow(dtype: torch.dtype) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
@@ -114,7 +112,8 @@ def test_the_first_and_the_last_layer_keep_their_precision(dtype: torch.dtype) -
     x = torch.rand(5, 6, requires_grad=True)
     y = x.detach().clone().requires_grad_()
     copy = to_half(model, x, dtype)
-    assert [copy[k].weight.dtype for k in (0, 2, 4)] == [torch.float32, dtype, torch.float32]
+    first = torch.float32 if dtype == torch.bfloat16 else dtype  # which would round inputs to 8 bits
+    assert [copy[k].weight.dtype for k in (0, 2, 4)] == [first, dtype, torch.float32]
     assert model[2].weight.dtype == torch.float32
     model(x).sum().backward()
     copy(y).sum().backward()

@@ -267,8 +267,7 @@ class MarginAttack(Attack):
         if self.gain:
             self.run_while_gaining(problem, x, step, plan, closing)
         else:
-            with problem.for_search() as search:
-                (x,) = search.run(step, plan, x)
+            (x,) = problem.run(step, plan, x)
             self.close(problem, x, closing)
 
     def run_while_gaining(

@@ -62,8 +62,8 @@ class Classifier:
         bounds: Lower and upper bound of the inputs, as numbers or as one tensor each; (0, 1) unless stated.
         batch_size: The most inputs per pass.
         graphs: Whether repeated passes on a GPU are captured as CUDA graphs.
-        precision: In which ``Race`` and ``MarginAttack`` search: "float32", "tf32", "bf16", "fp16", or "auto": on a GPU
-            the fastest that does not change results. What they find is confirmed and refined in float32.
+        precision: In which ``Race`` searches: "float32", "tf32", "bf16", "fp16", or "auto": on a GPU the fastest that
+            hardly changes results. What it finds is confirmed and refined in float32.
         compiled: Whether ``torch.compile`` compiles the model for full batches, on a GPU.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details. Such a
             model is neither captured nor compiled, and searched in float32.

@@ -33,7 +33,12 @@ from marginattack.core.tensors import scatter_rows, to_device_of
 from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars, State
 
 FLIP_SHARE = 0.3  # of the units of a layer
-CONFIRM_AT = (1.0, 1.003, 1.02, 1.1)  # multiples of the distance at which a point of a low-precision search is confirmed
+CONFIRM_AT = (
+    1.0,
+    1.003,
+    1.02,
+    1.1,
+)  # multiples of the distance at which a point of a low-precision search is confirmed
 
 
 class ClassConstraint(NamedTuple):

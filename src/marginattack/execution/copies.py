@@ -42,15 +42,16 @@ class Copies:
 
 @torch.no_grad()
 def to_half(model: nn.Module, images: Tensor, dtype: torch.dtype) -> nn.Module:
-    """A copy in 16 bits, channels last, whose first and last layer compute as they do in the model.
+    """A copy in 16 bits, channels last; the last layer, and what comes before the first one, computes as in the model.
 
-    In bf16 an input in [0, 1] would be rounded to 8 bits and logits near 10 to multiples of 1/16: more than all layers
-    in between cost. These two, and what comes before the first, take a small part of the time.
+    In bf16 the first layer does so too: it would round an input in [0, 1] to 8 bits, and the last one logits near 10 to
+    multiples of 1/16, which is more than all layers in between cost.
     """
     copy = deepcopy(model)
     called = _called(copy, images.clone())
     layers = [module for module in called if list(module.parameters(recurse=False))]
-    exact = [*called[: called.index(layers[0]) + 1], layers[-1]] if len(set(layers)) == len(layers) > 2 else []
+    before = called.index(layers[0]) + (dtype == torch.bfloat16) if layers else 0
+    exact = [*called[:before], layers[-1]] if len(set(layers)) == len(layers) > 2 else []
     kept = {id(tensor) for module in exact for tensor in (*module.parameters(), *module.buffers())}
     for tensor in (*copy.parameters(), *copy.buffers()):
         if tensor.is_floating_point() and id(tensor) not in kept:
@@ -64,7 +65,10 @@ def to_half(model: nn.Module, images: Tensor, dtype: torch.dtype) -> nn.Module:
         return _Cast.apply(value, full, GRADIENT_SCALE) if _is_float(value) else value
 
     if exact:
-        layers[0].register_forward_hook(lambda module, inputs, output: enter(output))
+        if dtype == torch.bfloat16:
+            layers[0].register_forward_hook(lambda module, inputs, output: enter(output))
+        else:
+            layers[0].register_forward_pre_hook(lambda module, inputs: tuple(map(enter, inputs)))
         layers[-1].register_forward_pre_hook(lambda module, inputs: tuple(map(leave, inputs)))
     else:
         copy.register_forward_pre_hook(lambda module, inputs: tuple(map(enter, inputs)))

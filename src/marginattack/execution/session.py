@@ -122,7 +122,7 @@ class Session:
         replays = "" if self.randomized is None else "the model is randomised: a graph would replay its draws"
         self.graphs = Graphs(replays or ("" if self.execution.graphs else "switched off"))
         self.compiler = Compiler("" if self.execution.compiled else "not asked for")
-        self.precision = "float32" if self.randomized is not None else self.execution.precision  # "auto": not chosen yet
+        self.precision = "float32" if self.randomized is not None else self.execution.precision  # "auto": chosen later
 
     def configure(self, **changes: Any) -> "Session":
         """A session of the same frozen model with other execution settings, such as ``batch_size``."""

@@ -21,8 +21,7 @@ PASSES_PER_START = 200  # each pay for one more start
 CLOSING = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the tangent plane the last points lie, as shares of the distance
 CLOSING_PASSES = 2 + len(CLOSING)
 LOW_PRECISION = 100  # passes, from which on low precision pays
-REFINING_STEPS = 10  # in float32, after search and polish in low precision
-REFINING_PASSES = 2 * REFINING_STEPS + CLOSING_PASSES + 4  # and for confirming what was found
+REFINING_PASSES = CLOSING_PASSES + 20  # in float32, after search and polish in low precision; some confirm their points
 
 FLIP_PASSES = 2  # a forward and a backward for the direction of a start in feature space
 
@@ -306,11 +305,11 @@ def plan_polish(table: Table, norm: Norm, passes: int) -> list[PlannedPhase]:
     return [replace(polish[0], fallback=(fallback, *rest)), *polish[1:]]
 
 
-def plan_refinement(table: Table, norm: Norm) -> list[PlannedPhase]:
-    """What follows in float32 after a polish in low precision."""
+def plan_refinement(table: Table, norm: Norm, passes: int) -> list[PlannedPhase]:
+    """What follows in float32 after a polish in low precision, with all passes but those of the closing."""
     last = table.polish[-1]
     rule = FINE_REFINEMENT if isinstance(last.rule, DescentRule) else last.rule
-    return [_plan(replace(last, name="refine", rule=rule), norm, float(REFINING_STEPS))]
+    return [_plan(replace(last, name="refine", rule=rule), norm, (passes - CLOSING_PASSES) / 2)]
 
 
 def plan_all(table: Table, norm: Norm, passes: int, classes: int, starts: int) -> list[PlannedPhase]:

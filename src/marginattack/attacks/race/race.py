@@ -92,8 +92,8 @@ class Race(Attack):
         def left(rows: Mask) -> int:
             return max(problem.budget.remaining_of(rows), default=unspent) - unspent
 
+        groups = [(rows, profile.table(passes)) for rows, profile in self.profiles(problem)]
         with problem.for_search() if low_precision else nullcontext(problem) as search:
-            groups = [(rows, profile.table(passes)) for rows, profile in self.profiles(search)]
             followed = [self.classes_followed(table, passes) for _, table in groups]
             classes: list[Labels] = []
             scanned = torch.stack([rows & (number > 0) for (rows, _), number in zip(groups, followed, strict=True)])
@@ -108,9 +108,11 @@ class Race(Attack):
             run_groups(search, planned, classes)
         if low_precision:  # what was found is confirmed before it is polished, and the polish before it is refined
             with problem.for_search() as search:
-                polish = [(rows, plan_polish(table, norm, left(rows) - kept)) for rows, table in groups]
-                run_groups(search, polish, classes)
-            run_groups(problem, [(rows, plan_refinement(table, norm)) for rows, table in groups], classes)
+                planned = [
+                    (rows, plan_polish(table, norm, left(rows) - kept + CLOSING_PASSES)) for rows, table in groups
+                ]
+                run_groups(search, planned, classes)
+            run_groups(problem, [(rows, plan_refinement(table, norm, left(rows))) for rows, table in groups], classes)
         self.close(problem, incumbent_or_random(problem, problem.draws))
 
     def without(self, *phases: str) -> "Race":
