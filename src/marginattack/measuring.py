@@ -48,7 +48,7 @@ def measure(
         seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
         ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
         batch: How many inputs are attacked at a time; halved, down to one, when memory runs out.
-        precision: In which ``Race`` searches, with 100 passes or more: "float32", "tf32", "bf16", "fp16", or "auto": on
+        precision: In which ``Race`` searches, with 200 passes or more: "float32", "tf32", "bf16", "fp16", or "auto": on
             a GPU the fastest that hardly changes logits and gradients on a few inputs, elsewhere float32. What it
             finds is confirmed and refined in float32; so are inputs that low precision cannot decide.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.

@@ -142,7 +142,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "precision twice": (lambda: measure(ma.Classifier(MODEL), precision="bf16"), "precision is given twice"),
     "compiled twice": (lambda: measure(ma.Classifier(MODEL), compiled=True), "compiled is given twice"),
     "compiled on a CPU": (lambda: measure(compiled=True), "compiled=True needs a GPU"),
-    "unknown precision": (lambda: measure(search="fp8"), "search is 'fp8'"),
+    "unknown precision": (lambda: measure(precision="fp8"), "precision is 'fp8'"),
     "no budget": (lambda: measure(budget=0), "budget is 0.*at least 1"),
     "no batch": (lambda: measure(batch=0), "batch is 0"),
     "no batch size": (lambda: ma.Classifier(MODEL, batch_size=0), "batch_size is 0: it must be at least 1"),

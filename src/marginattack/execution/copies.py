@@ -59,10 +59,10 @@ def to_half(model: nn.Module, images: Tensor, dtype: torch.dtype) -> nn.Module:
     full = images.dtype
 
     def enter(value: Any) -> Any:
-        return _lay_out(_Cast.apply(value, dtype, 1 / GRADIENT_SCALE)) if _is_float(value) else value
+        return _lay_out(_cast(value, dtype, 1 / GRADIENT_SCALE)) if _is_float(value) else value
 
     def leave(value: Any) -> Any:
-        return _Cast.apply(value, full, GRADIENT_SCALE) if _is_float(value) else value
+        return _cast(value, full, GRADIENT_SCALE) if _is_float(value) else value
 
     if exact:
         if dtype == torch.bfloat16:
@@ -85,9 +85,14 @@ class _Cast(torch.autograd.Function):
         return value.to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         wide = torch.promote_types(gradient.dtype, ctx.dtype)
         return (gradient.to(wide) * ctx.factor).to(ctx.dtype), None, None
+
+
+def _cast(value: Tensor, dtype: torch.dtype, factor: float) -> Tensor:
+    cast: Tensor = _Cast.apply(value, dtype, factor)  # type: ignore[no-untyped-call]
+    return cast
 
 
 def _called(model: nn.Module, images: Tensor) -> list[nn.Module]:

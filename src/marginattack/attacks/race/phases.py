@@ -20,8 +20,7 @@ SHORT = 200  # passes, below which the short tables apply
 PASSES_PER_START = 200  # each pay for one more start
 CLOSING = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the tangent plane the last points lie, as shares of the distance
 CLOSING_PASSES = 2 + len(CLOSING)
-LOW_PRECISION = 100  # passes, from which on low precision pays
-REFINING_PASSES = CLOSING_PASSES + 20  # in float32, after search and polish in low precision; some confirm their points
+EXACT_POLISH = 120  # passes at the end that are made in float32 after a search in low precision
 
 FLIP_PASSES = 2  # a forward and a backward for the direction of a start in feature space
 
@@ -181,8 +180,6 @@ SLOW_DESCENT = DescentRule(warmup=0.625)  # for few steps
 SCOUT = DescentRule(scout=True)
 REFINEMENT = DescentRule(step=Cosine(0.3, 0.01), pulse=Cosine(0.05, 0.001), warmup=0.0)
 
-FINE_REFINEMENT = DescentRule(step=Cosine(0.1, 0.01), pulse=Cosine(0.02, 0.0005), warmup=0.0)
-
 SLIDE = SlideRule()
 FLAT_SLIDE = SlideRule(beta=Cosine(1.0, 0.01), average=0.0)  # where the tangent plane can be trusted
 CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), average=0.0)
@@ -303,13 +300,6 @@ def plan_polish(table: Table, norm: Norm, passes: int) -> list[PlannedPhase]:
     fallback = _plan(table.fallback, norm, table.fallback.weight * passes / 2)
     rest = _plan_polish(table.polish, norm, passes - fallback.passes)
     return [replace(polish[0], fallback=(fallback, *rest)), *polish[1:]]
-
-
-def plan_refinement(table: Table, norm: Norm, passes: int) -> list[PlannedPhase]:
-    """What follows in float32 after a polish in low precision, with all passes but those of the closing."""
-    last = table.polish[-1]
-    rule = FINE_REFINEMENT if isinstance(last.rule, DescentRule) else last.rule
-    return [_plan(replace(last, name="refine", rule=rule), norm, (passes - CLOSING_PASSES) / 2)]
 
 
 def plan_all(table: Table, norm: Norm, passes: int, classes: int, starts: int) -> list[PlannedPhase]:

@@ -12,17 +12,16 @@ from marginattack.attacks.race.phases import (
     CLOSING,
     CLOSING_PASSES,
     CURVED,
-    LOW_PRECISION,
+    EXACT_POLISH,
     NEAR_LINEAR,
     PASSES_PER_START,
-    REFINING_PASSES,
+    SHORT,
     SPARSE,
     PlannedPhase,
     Profile,
     Table,
     plan_all,
     plan_polish,
-    plan_refinement,
     plan_search,
     truncate,
 )
@@ -86,8 +85,7 @@ class Race(Attack):
     def __call__(self, problem: Problem) -> None:
         passes = problem.budget.remaining if problem.budget.limited else self.passes
         unspent, norm = problem.budget.remaining - passes, problem.norm
-        low_precision = passes >= LOW_PRECISION and problem.evaluator.for_search is not problem.evaluator
-        kept = REFINING_PASSES if low_precision else 0
+        low_precision = passes >= SHORT and problem.evaluator.for_search is not problem.evaluator
 
         def left(rows: Mask) -> int:
             return max(problem.budget.remaining_of(rows), default=unspent) - unspent
@@ -102,17 +100,16 @@ class Race(Attack):
             plan = plan_search if low_precision else plan_all
             starts = passes // PASSES_PER_START
             planned = [
-                (rows, plan(table, norm, left(rows) - kept, min(len(classes), number), starts))
+                (rows, plan(table, norm, left(rows), min(len(classes), number), starts))
                 for (rows, table), number in zip(groups, followed, strict=True)
             ]
             run_groups(search, planned, classes)
-        if low_precision:  # what was found is confirmed before it is polished, and the polish before it is refined
+        if low_precision and min(left(rows) for rows, _ in groups) > 2 * EXACT_POLISH:
             with problem.for_search() as search:
-                planned = [
-                    (rows, plan_polish(table, norm, left(rows) - kept + CLOSING_PASSES)) for rows, table in groups
-                ]
-                run_groups(search, planned, classes)
-            run_groups(problem, [(rows, plan_refinement(table, norm, left(rows))) for rows, table in groups], classes)
+                polish = [(rows, plan_polish(table, norm, left(rows) - EXACT_POLISH)) for rows, table in groups]
+                run_groups(search, polish, classes)
+        if low_precision:  # the last polish is in full precision
+            run_groups(problem, [(rows, plan_polish(table, norm, left(rows))) for rows, table in groups], classes)
         self.close(problem, incumbent_or_random(problem, problem.draws))
 
     def without(self, *phases: str) -> "Race":
