@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from marginattack.errors import InputError, redact
 from marginattack.storage.paths import refuse_keys
@@ -116,6 +116,14 @@ class Settings(_Strict):
         None, gt=0, lt=1, title="PROBABILITY",
         description="With --randomized: with which probability it does, at least; 0.99 unless stated.",
     )  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, values: Any) -> Any:
+        """``search`` is the former name of ``precision`` in settings files."""
+        if isinstance(values, dict) and "search" in values:
+            return {"precision" if key == "search" else key: value for key, value in values.items()}
+        return values
 
     @field_validator("randomized", "eot", "rate", "draws", "confidence")
     @classmethod
