@@ -47,13 +47,13 @@ CASES = {
     "cpu": ("mnist-cnn:64", "cifar10-resnet32:32"),
 }  # fmt: skip
 OURS: dict[str, tuple[str, Attack, tuple[str, ...]]] = {  # norm, attack, modes
-    "race l2": ("l2", Race(), ("", " float32", " plain", " tf32", " fp16", " compiled")),
+    "race l2": ("l2", Race(), ("", " auto", " plain", " tf32", " fp16", " compiled")),
     "race linf": ("linf", Race(), ("",)),
     "marginattack l2": ("l2", MarginAttack(), ("",)),
 }
 MODES: dict[str, dict[str, dict[str, Any]]] = {  # of our attacks: how the classifier is evaluated
     "cuda": {
-        "": {}, " float32": {"precision": "float32"}, " plain": {"graphs": False}, " tf32": {"precision": "tf32"},
+        "": {}, " auto": {"precision": "auto"}, " plain": {"graphs": False}, " tf32": {"precision": "tf32"},
         " fp16": {"precision": "fp16"}, " compiled": {"compiled": True},
     },
     "cpu": {"": {}},

@@ -24,7 +24,7 @@ from marginattack.margins import Margins
 def measure(
     model: nn.Module | Classifier | Session, images: Any, labels: Any, norm: Norm | str = "l2", *,
     attack: Attack | str | None = None, bounds: Bounds | None = None, budget: int | None = None, targets: Any = None,
-    seed: int = 0, ids: Any = None, batch: int = 256, precision: str = "auto", compiled: bool = False,
+    seed: int = 0, ids: Any = None, batch: int = 256, precision: str = "float32", compiled: bool = False,
     progress: Callable[[int], None] | None = None, randomized: bool | Randomized = False, eot: int | None = None,
     search: str | None = None,
 ) -> Margins:  # fmt: skip
@@ -50,7 +50,8 @@ def measure(
         batch: How many inputs are attacked at a time; halved, down to one, when memory runs out.
         precision: In which ``Race`` searches, with 200 passes or more: "float32", "tf32", "bf16", "fp16", or "auto": on
             a GPU the fastest that hardly changes logits and gradients on a few inputs, elsewhere float32. What it
-            finds is confirmed and refined in float32; so are inputs that low precision cannot decide.
+            finds is confirmed and refined in float32; so are inputs that low precision cannot decide. float32 unless
+            stated.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.
         progress: Called with the number of samples done.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details.
@@ -135,7 +136,12 @@ def _as_classifier(
         return Classifier(
             model, bounds=bounds, batch_size=batch, precision=precision, compiled=compiled, randomized=rule or False
         )
-    given = {"bounds": bounds is not None, "precision": precision != "auto", "compiled": compiled, "randomized": rule}
+    given = {
+        "bounds": bounds is not None,
+        "precision": precision != "float32",
+        "compiled": compiled,
+        "randomized": rule,
+    }
     for name, stated in given.items():
         if stated:
             raise InputError(f"{name} is given twice: pass it to the Classifier alone")

@@ -142,14 +142,14 @@ def test_the_first_precision_that_changes_little_is_chosen(monkeypatch: pytest.M
         models = {"fp16": smooth(dtype=torch.float32), "bf16": Overflowing(), "float32": smooth()}  # of float64
     for expected, model in models.items():
         x, y = inputs(model, n=8)
-        assert ma.measure(model, x, y, "l2", budget=40).settings["precision"] == "float32"  # of a CPU
+        assert ma.measure(model, x, y, "l2", budget=40, precision="auto").settings["precision"] == "float32"
         with monkeypatch.context() as patch:
             patch.setattr(precision, "has_low_precision", lambda device: True)
             patch.setattr(precision, "MOST_ERROR", 0.1)
-            found = ma.measure(model, x, y, "l2", budget=200)
+            found = ma.measure(model, x, y, "l2", budget=200, precision="auto")
             assert found.settings["precision"] == expected
             assert found.success.all()
-            assert ma.measure(model, x, y, budget=40, precision="float32").settings["precision"] == "float32"
+            assert ma.measure(model, x, y, budget=40).settings["precision"] == "float32"
 
 
 @pytest.mark.parametrize("error", [0.2, 0.0])
@@ -157,7 +157,7 @@ def test_a_precision_that_misleads_is_not_chosen(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(precision, "has_low_precision", lambda device: True)
     monkeypatch.setattr(precision, "CANDIDATES", ("fp16",))
     x, y = inputs(Misled(error), n=8)
-    assert ma.measure(Misled(error), x, y, "l2", budget=100).settings["precision"] == "float32"
+    assert ma.measure(Misled(error), x, y, budget=40, precision="auto").settings["precision"] == "float32"
 
 
 def test_the_former_name_of_the_argument_is_deprecated() -> None:

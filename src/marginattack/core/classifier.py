@@ -44,7 +44,7 @@ class Execution:
 
     batch_size: int = 512
     graphs: bool = True
-    precision: str = "auto"
+    precision: str = "float32"
     compiled: bool = False
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Classifier:
         batch_size: The most inputs per pass.
         graphs: Whether repeated passes on a GPU are captured as CUDA graphs.
         precision: In which ``Race`` searches: "float32", "tf32", "bf16", "fp16", or "auto": on a GPU the fastest that
-            hardly changes results. What it finds is confirmed and refined in float32.
+            hardly changes results. float32 unless stated. What it finds is confirmed and refined in float32.
         compiled: Whether ``torch.compile`` compiles the model for full batches, on a GPU.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details. Such a
             model is neither captured nor compiled, and searched in float32.
@@ -80,7 +80,7 @@ class Classifier:
 
     def __init__(
         self, model: nn.Module, *, bounds: Bounds | None = None, batch_size: int = 512, graphs: bool = True,
-        precision: str = "auto", compiled: bool = False, randomized: bool | Randomized = False,
+        precision: str = "float32", compiled: bool = False, randomized: bool | Randomized = False,
         chunk: int | None = None, search: str | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
