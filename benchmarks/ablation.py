@@ -30,11 +30,11 @@ FIRST_DIGIT, BUDGETS = 600, (100, 400)
 def change_tables(**changes: Any) -> Race:
     """Race with these changes of all its tables."""
     race = Race()
-    near_linear, curved = (
+    near_linear, curved, masked = (
         Profile("changed", replace(each.short, **changes), replace(each.long, **changes))
-        for each in (race.near_linear, race.curved)
+        for each in (race.near_linear, race.curved, race.masked)
     )
-    return replace(race, near_linear=near_linear, curved=curved)
+    return replace(race, near_linear=near_linear, curved=curved, masked=masked)
 
 
 def change_rules(kind: type[DescentRule] | type[SlideRule], **changes: Any) -> Race:
@@ -48,16 +48,19 @@ def change_rules(kind: type[DescentRule] | type[SlideRule], **changes: Any) -> R
         return replace(table, search=tuple(phases))
 
     race = Race()
-    near_linear, curved = (
-        Profile("changed", change(each.short), change(each.long)) for each in (race.near_linear, race.curved)
+    near_linear, curved, masked = (
+        Profile("changed", change(each.short), change(each.long))
+        for each in (race.near_linear, race.curved, race.masked)
     )
-    return replace(race, near_linear=near_linear, curved=curved)
+    return replace(race, near_linear=near_linear, curved=curved, masked=masked)
 
 
 ROWS: dict[str, Attack] = {
     "Race": Race(),
     "without scouting": Race().without("scout"),
     "without following classes": Race(candidates=0),
+    "without proposals": Race().without("propose"),
+    "masked samples as curved ones": Race(masked=Race().curved),
     "without polish": change_tables(polish_weight=0.0),
     "gradients from the start": change_rules(DescentRule, warmup=0.0),
     "signs all along": change_rules(DescentRule, warmup=1e9),

@@ -26,6 +26,7 @@ import torch
 from record import write
 
 import marginattack as ma
+from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
@@ -48,6 +49,13 @@ class Cell:
     device: str
 
 
+def make_attack(name: str) -> ma.Attack:
+    """An attack with its defaults; within 0.3 where it has no radius."""
+    kind: Any = ma.ATTACKS[name]
+    attack: ma.Attack = kind(eps=0.3) if issubclass(kind, FixedRadiusAttack) else kind()
+    return attack
+
+
 def measure(cell: Cell) -> dict[str, Any]:
     """The margins of one cell."""
     if cell.device == "cpu":
@@ -63,7 +71,7 @@ def measure(cell: Cell) -> dict[str, Any]:
         correct = (model(images.to(cell.device)).argmax(1).cpu() == labels).nonzero()[: cell.count, 0]
     found = [
         ma.measure(
-            model, images[correct], labels[correct], cell.norm, attack=ma.ATTACKS[cell.attack](), budget=cell.budget,
+            model, images[correct], labels[correct], cell.norm, attack=make_attack(cell.attack), budget=cell.budget,
             seed=seed,
         )
         for seed in SEEDS

@@ -1,9 +1,12 @@
-"""The networks of the suite that are not in the zoo: one with smooth activations, one whose gradients are masked.
+"""Networks on MNIST digits that are not in the zoo, trained by experiments/train/suite_networks.py.
 
-Both are the same small network on MNIST digits, trained by experiments/train/suite_networks.py.
+Two for the suite, one with smooth activations and one whose gradients are masked; and ReLU networks that are small
+enough for exact margins, each trained plainly and (``-adv``) against attacks.
 """
 
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -49,17 +52,40 @@ class SmallCNN(nn.Module):
         return logits
 
 
+def mlp(*hidden: int) -> nn.Module:
+    """A ReLU network of fully connected layers, from 784 pixels to ten logits."""
+    sizes = (784, *hidden)
+    layers = [layer for a, b in pairwise(sizes) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], 10))
+
+
+def tiny_cnn() -> nn.Module:
+    """A 6×6 convolution of 3 filters with stride 4, then 16 hidden units: 124 ReLUs."""
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 6, stride=4), nn.ReLU(), nn.Flatten(), nn.Linear(108, 16), nn.ReLU(), nn.Linear(16, 10)
+    )
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mnist-gelu": lambda: SmallCNN(nn.GELU),
     "mnist-kwta": lambda: SmallCNN(lambda: WinnersTakeAll(0.15)),
 }
+SHAPES: dict[str, Callable[[], nn.Module]] = {
+    "mlp-20": partial(mlp, 20),
+    "mlp-50": partial(mlp, 50),
+    "mlp-24-24": partial(mlp, 24, 24),
+    "mlp-50-50": partial(mlp, 50, 50),
+    "conv": tiny_cnn,
+}
+SMALL = {f"{name}{training}": make for name, make in SHAPES.items() for training in ("", "-adv")}
 
 
 def network(name: str) -> nn.Module:
-    """A network of the suite or of the zoo with its trained weights, in eval mode and float32."""
-    if name not in NETWORKS:
+    """One of these networks, or one of the zoo, with its trained weights, in eval mode and float32."""
+    made = NETWORKS | SMALL
+    if name not in made:
         return zoo(name)
-    model = NETWORKS[name]()
+    model = made[name]()
     weights = load_file(WEIGHTS / f"{name}.safetensors")
     model.load_state_dict({key: value.to(torch.float32) for key, value in weights.items()})
     return model.eval()

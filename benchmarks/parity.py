@@ -1,6 +1,6 @@
 """Compare every attack with a public implementation: the same settings, on digits that the bundled network gets right.
 
-    python benchmarks/parity.py [--only SUBSTRING ...] [--digits N] [--peer foolbox|art|none ...]
+    python benchmarks/parity.py [--only SUBSTRING ...] [--digits N] [--peer foolbox|art|pyautoattack|none ...]
 
 ``--only`` keeps the comparisons whose attack, norm, settings or peer contains one of the words, ``--peer`` those with
 that library ("none": with our own attacks). Each side has a model of its own that counts its passes. The count of
@@ -27,8 +27,8 @@ from marginattack.reproduce.markdown import table
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
-MODULES = ("gradient", "classic", "sparse")
-PEERS = ("foolbox", "art", "none")
+MODULES = ("gradient", "classic", "sparse", "autoattack")
+PEERS = ("foolbox", "art", "pyautoattack", "none")
 ESTIMATES = {"clever"}
 COLUMNS = (
     "attack", "norm", "settings", "peer", "digits", "success, ours / theirs", "median, ours / theirs",
@@ -51,9 +51,9 @@ def import_error(library: str) -> str:
     return ""
 
 
-def run_side(run: Run, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, float]]:
+def run_side(run: Run, network: str, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, float]]:
     """One side of a comparison: its distances, and their statistics and cost."""
-    model = CountingModel(zoo("mnist-cnn")).to(DEVICE).eval()
+    model = CountingModel(zoo(network)).to(DEVICE).eval()
     torch.manual_seed(0)
     began = time.perf_counter()
     distance = run(Inputs(model, images, labels)).detach().double().cpu()
@@ -66,11 +66,12 @@ def run_side(run: Run, images: Tensor, labels: Tensor) -> tuple[Tensor, dict[str
 
 def compare(comparison: Comparison, n: int) -> dict[str, Any]:
     """The numbers and the verdict of a comparison, or the error that it raised."""
-    images, labels = correct_samples(zoo("mnist-cnn").to(DEVICE), *samples("mnist"), min(n, comparison.digits))
+    network = comparison.network
+    images, labels = correct_samples(zoo(network).to(DEVICE), *samples("mnist"), min(n, comparison.digits))
     result = {key: getattr(comparison, key) for key in ("attack", "norm", "settings", "peer", "note")}
     result["n"] = len(images)
     try:
-        sides = [run_side(run, images, labels) for run in (comparison.ours, comparison.theirs)]
+        sides = [run_side(run, network, images, labels) for run in (comparison.ours, comparison.theirs)]
     except Exception as error:
         return {**result, "verdict": f"error: {type(error).__name__}: {error}"}
     both = torch.isfinite(sides[0][0]) & torch.isfinite(sides[1][0])

@@ -38,6 +38,7 @@ class Comparison:
     fixed: bool = False  # a fixed-radius attack, compared by its success rate instead of its median distance
     digits: int = 200
     note: str = ""
+    network: str = "mnist-cnn"  # of the zoo
 
 
 def run_ours(attack: Attack, norm: str, targets: Run | None = None) -> Run:

@@ -1,222 +1,219 @@
 r"""Compare all attacks on models × norms × budgets, counted and verified alike.
 
-    PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/suite.py --data mnist=mnist.npz cifar10=cifar10_test.npz \
-        [--models mnist-cnn …] [--norms l2 linf l1] [--budgets 100 400 2000] [--only WORD …] [--samples 500]
+    PYTHONPATH=src:benchmarks:PACKAGES python benchmarks/suite.py --data mnist=mnist.npz cifar10=cifar10_test.npz \
+        [--models mnist-cnn …] [--norms l2 linf l1 l0] [--processes 12] [--minutes 9] [--long]
+    python benchmarks/suite.py --merge FOLDER   # the results of another machine into benchmarks/records
 
-Results go to ``--work``, a file per cell (attack, budget), so an interrupted run resumes where it stopped; the best
-distances of a (model, norm) are over everything ever run there, including cells that were run again. After each cell
-the record of its (model, norm) is rewritten: benchmarks/records/suite-MODEL-NORM.json, or under $OUT. ``--rerun`` runs
-cells again; ``--only-records`` writes the records from the stored results alone. ``--model NAME=SOURCE`` adds a model
-that ``marginattack measure --model`` opens; the part of NAME before its first dash is its data set.
+Every result is a file below ``--work``, so an interrupted run resumes where it stopped; what matters most is run first,
+so a run that ``--minutes`` ends is worth as much as it can be. Distances of all samples go to suite.parquet and
+suite-curves.parquet in ``--out`` ($OUT, or benchmarks/records with the records), every minute and at the end. The best
+distances of a sample are over everything that was ever run on it. ``--rerun`` runs cells again; ``--model NAME=SOURCE``
+adds a model that ``marginattack measure --model`` opens; the part of NAME before its first dash is its data set.
 """
 
 import argparse
-import hashlib
-import json
-import signal
+import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any, NamedTuple
 
-import numpy as np
-from networks import NETWORKS, network
-from record import DEVICE, conditions, correct_samples, round_numbers, write
-from torch import Tensor, nn
+import torch
+from overall import OURS, is_baseline
+from record import CUDA, DEVICE, RECORDS
+from suite_cells import Cell, folder, models, prepare, run_cell
+from suite_results import (
+    make_record,
+    merge,
+    read_failures,
+    read_parquet,
+    read_work,
+    write_parquet,
+    write_records,
+)
 
 from marginattack.analysis import benchmarking as bench
 from marginattack.attacks.presets import PRESETS
-from marginattack.core.budget import BudgetExhausted
-from marginattack.core.classifier import Classifier
-from marginattack.core.norms import as_norm
-from marginattack.execution.session import open_session
 from marginattack.integrations import EXTERNAL_ATTACKS
 from marginattack.reproduce.markdown import table
-from marginattack.reproduce.models_under_test import load_efficientnet, read_npz
-from marginattack.sources.data import SAMPLES, samples
-from marginattack.sources.models import open_model
-from marginattack.sources.networks import ZOO
 
-NORMS, BUDGETS = ("l2", "linf", "l1", "l0"), (100, 400, 2000)
+MODELS = models()
+DEFAULT = ("cifar10-resnet32-adv", "cifar10-resnet32", "mnist-cnn-adv", "mnist-kwta", "mnist-cnn", "mnist-gelu")
+NORMS, BUDGETS = ("linf", "l2", "l1", "l0"), (100, 400, 2000)
+LONG = 20_000  # passes of the runs that only feed the pool
+FEWER_FROM = 1000  # passes from which on fewer samples are run
+SEEDED = 400  # passes at which attacks that draw random numbers are run with further seeds
 # Left out by default: Boundary runs one sample and one forward at a time, which takes hours for a budget of 2,000; JSMA
 # and the one-pixel attack minimise the number of pixels, not a distance.
 OPTIONAL = ("boundary", "jsma", "one-pixel")
+# The peers that were best in some cell of earlier runs. They come first; all others follow.
+STRONG = {
+    "linf": ("advlib:apgd-t", "advlib:apgd", "advlib:fab-t", "advlib:fmn-0.5", "advlib:pdpgd"),
+    "l2": ("advlib:ddn", "advlib:alma", "advlib:fab-t", "advlib:fmn", "advlib:apgd-t"),
+    "l1": ("advlib:pdpgd", "advlib:alma", "advlib:apgd-t", "advlib:fab-t", "advlib:fmn"),
+    "l0": ("advlib:sigma-zero", "advlib:fmn-l0", "advlib:pdpgd", "foolbox:brendel-bethge"),
+}
+RANDOM = ("race", "marginattack", "search", "advlib:apgd", "advlib:apgd-t", "advlib:fab", "advlib:fab-t")
+RANKED = "best peer "  # stands for the peer of this rank, known once it is run
+
+
+class Task(NamedTuple):
+    """A cell of a (model, norm); stages are in the order of their importance."""
+
+    stage: int
+    model: str
+    norm: str
+    cell: Cell
 
 
 def attack_names(norm: str, data: str, *, optional: bool = False) -> list[str]:
-    """Our attacks, the paper's settings for this data and norm, and all external attacks that support the norm."""
+    """Our attacks, the paper's settings for this data and norm, and the installed external ones for the norm."""
     own = [name for name in bench.minimum_norm_attacks(norm) if optional or name not in OPTIONAL]
     presets = [f"preset:{name}" for name in PRESETS if name == f"{data}-{norm}"]
-    return [*own, *presets, *(name for name, attack in EXTERNAL_ATTACKS.items() if norm in attack.supported_norms)]
-
-
-class SuiteModel(NamedTuple):
-    """A model of the suite; the first part of its name is its data set."""
-
-    name: str
-    open: Callable[[], nn.Module]
-    samples: int = 500  # by default
-
-    @property
-    def data(self) -> str:
-        return self.name.split("-")[0]
-
-    def read(self, files: dict[str, list[str]]) -> tuple[Tensor, Tensor]:
-        """The data set: from its files, or else the bundled samples."""
-        if self.data in files:
-            return read_npz(files[self.data])
-        if self.data not in SAMPLES:
-            raise SystemExit(f"{self.name} needs its data: give --data {self.data}=FILE.npz")
-        return samples(self.data)
-
-
-MODELS = {
-    **{name: SuiteModel(name, partial(network, name)) for name in (*ZOO, *NETWORKS)},
-    "imagenet-efficientnet-lite0": SuiteModel("imagenet-efficientnet-lite0", load_efficientnet, samples=100),
-}
-
-
-class Workload(NamedTuple):
-    """A model with the samples that every attack gets."""
-
-    model: SuiteModel
-    classifier: Classifier
-    images: Tensor
-    labels: Tensor
-    digest: str  # of the weights and the samples: results of another workload are not mixed in
-
-
-def prepare(model: SuiteModel, files: dict[str, list[str]], count: int | None, chunk: int) -> Workload:
-    """Open a model and choose the first samples that it classifies correctly."""
-    images, labels = model.read(files)
-    module = model.open().to(DEVICE).eval()
-    images, labels = (part.cpu() for part in correct_samples(module, images, labels, count or model.samples))
-    digest = hashlib.sha256()
-    for tensor in (*module.state_dict().values(), images, labels):
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return Workload(model, Classifier(module, batch_size=chunk), images, labels, digest.hexdigest()[:16])
-
-
-def result_file(work: Path, workload: Workload, norm: str, name: str, budget: int) -> Path:
-    """The file of a cell."""
-    folder = work / f"{workload.model.name}-{norm}-{workload.digest}"
-    return folder / f"{name.replace(':', '_')}-{budget}.npz"
-
-
-def save(path: Path, name: str, trial: bench.Trial, *, limit: float) -> None:
-    """Store the result of a cell."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    about = {
-        "name": name, "attack": trial.attack, "budget": trial.budget, "rejected": trial.rejected,
-        "seconds": trial.seconds, "device": DEVICE, "cut": trial.seconds >= 0.98 * limit, "on": conditions(),
-    }  # fmt: skip
-    scratch = path.with_suffix(".tmp.npz")
-    np.savez_compressed(
-        scratch, distance=trial.distance, curve=trial.curve.astype(np.float32), forwards=trial.forwards,
-        backwards=trial.backwards, about=np.array(json.dumps(about)),
-    )  # fmt: skip
-    scratch.replace(path)
-
-
-def load(path: Path) -> tuple[dict[str, Any], bench.Trial]:
-    """Read the result of a cell; older ones call ``rejected`` ``refuted``."""
-    with np.load(path, allow_pickle=False) as arrays:
-        about = json.loads(str(arrays["about"]))
-        trial = bench.Trial(
-            attack=about["attack"], budget=about["budget"], distance=arrays["distance"],
-            curve=arrays["curve"].astype(np.float64), forwards=arrays["forwards"], backwards=arrays["backwards"],
-            rejected=about["rejected"] if "rejected" in about else about["refuted"], seconds=about["seconds"],
-        )  # fmt: skip
-    return about, trial
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """End an attack that takes longer, keeping what it has found: some external attacks can search without end."""
-
-    def finish(*_: object) -> None:
-        raise BudgetExhausted
-
-    before = signal.signal(signal.SIGALRM, finish)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.1), 5.0)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def run_cell(workload: Workload, norm: str, name: str, budget: int, batch: int, limit: float) -> bench.Trial | str:
-    """The trial of an attack, or why it failed."""
-    deadline, classifier = time.monotonic() + limit, workload.classifier
-    try:
-        attack = bench.attack_by_name(name, budget)
-        with open_session(classifier) as session:
-            return bench.run_trial(
-                session, session.validate(workload.images, workload.labels), as_norm(norm), attack, budget=budget,
-                batch=batch, guard=lambda: time_limit(deadline - time.monotonic()),
-            )  # fmt: skip
-    except Exception as error:  # an external attack may fail in any way; the reason is recorded, and the next one runs
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def write_record(work: Path, workload: Workload, norm: str, failed: dict[str, str]) -> dict[str, Any]:
-    """Write the record of a (model, norm) from all its results."""
-    folder = result_file(work, workload, norm, "", 0).parent
-    cells = [load(path) for path in sorted(folder.glob("*.npz")) if not path.name.endswith(".tmp.npz")]
-    best = update_best(folder / "pool.npy", bench.best_distances([trial for _, trial in cells]))
-    on = [json.loads(text) for text in sorted({json.dumps(about["on"], sort_keys=True) for about, _ in cells})]
-    rows = [
-        {
-            "attack": about["name"], "settings": trial.attack, "budget": trial.budget, **bench.summary(trial, best),
-            "cut": about["cut"], "on": on.index(about["on"]), "anytime": bench.anytime(trial, best),
-        }
-        for about, trial in cells
+    external = [
+        name for name, attack in EXTERNAL_ATTACKS.items()
+        if norm in attack.supported_norms and attack.eps is None and not attack.why_unavailable()
     ]  # fmt: skip
-    rows.sort(key=lambda row: (row["budget"], row["excess"]))
-    numbers = {
-        "model": workload.model.name, "norm": norm, "n": len(workload.images), "digest": workload.digest, "on": on,
-        "pool": {"median": float(np.median(best)), "d_max": bench.max_distance(best), "runs": len(cells)},
-        "passes": {str(budget): bench.grid(budget).tolist() for budget in sorted({row["budget"] for row in rows})},
-        "rows": rows, "failed": failed,
-    }  # fmt: skip
-    write(f"suite-{workload.model.name}-{norm}", round_numbers(numbers, ".4g"))
-    return numbers
+    return [*own, *presets, *external]
 
 
-def update_best(path: Path, best: bench.Numbers) -> bench.Numbers:
-    """The best distances, including those of earlier results of cells that were run again."""
-    if path.exists():
-        best = np.minimum(best, np.load(path))
-    np.save(path, best)
-    return best
+def stages(norm: str, names: list[str], budgets: list[int], *, long: bool) -> Iterator[tuple[int, str, int, int]]:
+    """Stage, attack, budget and seed of all cells of a (model, norm)."""
+    strong = [name for name in ("marginattack", *STRONG[norm]) if name in names]
+    rest = [name for name in names if name not in (OURS, *strong)]
+    short, deep = ([b for b in budgets if (b < FEWER_FROM) == is_short] for is_short in (True, False))
+    for stage, (group, each) in enumerate(
+        (([OURS], short), ([OURS], deep), (strong, short), (strong, deep), ([], []), (rest, short), (rest, deep))
+    ):
+        yield from ((stage, name, budget, 0) for budget in each for name in group if name in names)
+    if SEEDED in budgets:
+        yield from ((4, name, SEEDED, seed) for name in names if name in RANDOM for seed in (1, 2))
+    if long and OURS in names:
+        yield from ((7, name, LONG, 0) for name in (OURS, *(f"{RANKED}{rank}" for rank in (1, 2))))
 
 
-def run_norm(workload: Workload, norm: str, options: argparse.Namespace) -> None:
-    """Run all cells of a (model, norm)."""
-    failed: dict[str, str] = {}
-    model = workload.model
-    names = attack_names(norm, model.data, optional=options.all_attacks)
-    names = [name for name in names if any(word in name for word in options.only)]
-    for budget in [] if options.only_records else options.budgets:
-        for name in names:
-            path = result_file(options.work, workload, norm, name, budget)
-            if path.exists() and not options.rerun:
-                continue
+def plan(options: argparse.Namespace) -> list[Task]:
+    """All tasks, the most important first."""
+    tasks = []
+    for norm in options.norms:
+        for model in options.models:
+            names = attack_names(norm, model.split("-")[0], optional=options.all_attacks)
+            names = [name for name in names if any(word in name for word in options.only)]
+            for stage, name, budget, seed in stages(norm, names, options.budgets, long=options.long):
+                n = options.samples if budget < FEWER_FROM else min(options.samples, options.fewer)
+                tasks.append(Task(stage, model, norm, Cell(name, budget, seed, n)))
+    place = {model: k for k, model in enumerate(options.models)}
+    return sorted(tasks, key=lambda task: (task.stage, task.cell.budget, place[task.model]))
+
+
+def resolve(task: Task, work: Path) -> Cell | None:
+    """The cell of a task; the attack of a rank is chosen by the mean excess at the largest budget so far."""
+    if not task.cell.attack.startswith(RANKED):
+        return task.cell
+    found = [each for each in read_work(work).values() if each.key[:2] == (task.model, task.norm)]
+    rows = [row for row in make_record(found, {})["rows"] if is_baseline(row) and row["budget"] < LONG] if found else []
+    deepest = max((row["budget"] for row in rows), default=0)
+    rows = [row for row in rows if row["budget"] == deepest]
+    best_library = {row["attack"].partition(":")[2]: row for row in reversed(rows)}  # of each attack
+    rows = sorted(best_library.values(), key=lambda row: row["excess"])
+    rank = int(task.cell.attack.removeprefix(RANKED))
+    return task.cell._replace(attack=rows[rank - 1]["attack"]) if len(rows) >= rank else None
+
+
+def run_task(task: Task, options: argparse.Namespace, deadline: float) -> str:
+    """Run a task unless it is done; what happened, in a line."""
+    workload = prepare(task.model, tuple(options.model), tuple(options.data), options.samples)
+    cell = resolve(task, options.work)
+    if cell is None:
+        return ""
+    path = folder(options.work, workload, task.norm) / cell.file
+    if (path.exists() or path.with_suffix(".failed").exists()) and not options.rerun:
+        return ""
+    began = time.monotonic()
+    limit = min(options.limit_seconds, deadline - began)
+    name = f"{task.model} {task.norm} {cell.budget} {cell.attack} seed {cell.seed}"
+    try:
+        trial = run_cell(options.work, workload, task.norm, cell, limit)
+    except Exception as error:  # an external attack may fail in any way; the reason is recorded, and the next one runs
+        path.parent.mkdir(parents=True, exist_ok=True)
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        path.with_suffix(".failed").write_text(reason)
+        return f"{name}: failed: {reason}"
+    return f"{name}: median {float(torch.tensor(trial.distance).median()):.4g}, {time.monotonic() - began:.1f} s"
+
+
+def work_off(
+    queue: Any, options: argparse.Namespace, deadline: float, run_task: Callable[[Any, argparse.Namespace, float], str]
+) -> None:
+    """Run tasks of the queue until it is empty or the time is over."""
+    torch.set_num_threads(1)
+    while time.monotonic() < deadline:
+        try:
+            task = queue.get(timeout=0.2)
+        except Empty:
+            return
+        if line := run_task(task, options, deadline):
+            print(line, flush=True)
+
+
+def estimate(tasks: list[Task], options: argparse.Namespace) -> None:
+    """Print the cost of a pass of each model, and of all tasks, run one after the other and side by side."""
+    rows, total = [], 0.0
+    for name in options.models:
+        workload = prepare(name, tuple(options.model), tuple(options.data), options.samples)
+        x = workload.images.to(DEVICE).requires_grad_()
+        for _ in range(2):  # the first one warms up
             began = time.perf_counter()
-            result = run_cell(workload, norm, name, budget, options.batch, options.limit_seconds)
-            if isinstance(result, str):
-                failed[f"{name} {budget}"] = result
-                print(f"{model.name} {norm} {budget} {name}: failed: {result}", flush=True)
-                continue
-            save(path, name, result, limit=options.limit_seconds)
-            rows = write_record(options.work, workload, norm, failed)["rows"]
-            row = next(row for row in rows if (row["attack"], row["budget"]) == (name, budget))
-            measures = f"excess {row['excess']:.4f}, success {row['success']:.3f}"
-            print(f"{model.name} {norm} {budget} {name}: {measures}, {time.perf_counter() - began:.1f} s", flush=True)
-    print_table(write_record(options.work, workload, norm, failed))
+            for _ in range(5):  # of a forward and a backward
+                torch.autograd.grad(workload.classifier.model(x).sum(), x)
+            if CUDA:
+                torch.cuda.synchronize()
+            seconds = (time.perf_counter() - began) / 10
+        mine = [task.cell for task in tasks if task.model == name]
+        cost = sum(cell.budget * seconds * cell.n / options.samples for cell in mine)
+        rows.append((name, len(workload.images), f"{1e3 * seconds:.2f}", len(mine), f"{cost:.0f}"))
+        total += cost
+    print("\n".join(table(("model", "samples", "ms per pass", "cells", "seconds"), rows)))
+    shared = f"{total / options.processes:.0f} s in {options.processes} processes"
+    print(f"at least {total:.0f} s one after the other, {shared}; limit {60 * options.minutes:.0f} s", flush=True)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run all tasks within the time limit, and write the results every minute."""
+    deadline, tasks = time.monotonic() + 60 * options.minutes, plan(options)
+    estimate(tasks, options)
+    context = multiprocessing.get_context("spawn")
+    queue: Any = context.Manager().Queue() if options.processes > 1 else Queue()
+    for task in tasks:
+        queue.put(task)
+    if options.processes == 1:
+        work_off(queue, options, deadline, run_task)
+        return
+    workers = [
+        context.Process(target=work_off, args=(queue, options, deadline, run_task)) for _ in range(options.processes)
+    ]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers) and time.monotonic() < deadline + 20:
+        workers[0].join(60) if workers[0].is_alive() else time.sleep(1)
+        if results := read_work(options.work):
+            write_parquet(options.out, results)
+    for worker in workers:
+        worker.kill()
+
+
+def finish(options: argparse.Namespace) -> None:
+    """Write all results; in benchmarks/records also the records, with what is there already."""
+    results, failed = read_work(options.work), read_failures(options.work)
+    for source in options.merge:
+        results = merge(results, read_parquet(source))
+    if options.out == RECORDS:
+        results = merge(read_parquet(RECORDS), results)
+        for record in write_records(results, failed):
+            print_table(record)
+    write_parquet(options.out, results)
 
 
 def print_table(numbers: dict[str, Any]) -> None:
@@ -225,44 +222,54 @@ def print_table(numbers: dict[str, Any]) -> None:
     print(f"\n{numbers['model']}, {numbers['norm']}, {numbers['n']} samples, best distances over {runs} runs")
     rows = [
         (
-            row["budget"], row["attack"], f"{row['optimality']:.4f}", f"{row['excess']:.2%}", f"{row['success']:.1%}",
-            f"{row['median']:.4g}", f"{row['forwards'] + row['backwards']:.0f}", f"{row['seconds']:.1f}",
+            row["budget"], row["attack"], row["n"], f"{row['excess']:.2%}", f"{row['excess_median']:.2%}",
+            f"{row['excess_trimmed']:.2%}", f"{row['best']:.1%}", f"{row['optimality']:.4f}", f"{row['success']:.1%}",
+            f"{row['forwards'] + row['backwards']:.0f}", f"{row['seconds']:.1f}",
         )
         for row in numbers["rows"]
     ]  # fmt: skip
-    header = ("budget", "attack", "optimality", "excess", "success", "median", "passes", "seconds")
+    header = ("budget", "attack", "n", "excess", "median", "trimmed", "best", "optimality", "success", "passes", "s")
     print("\n".join(table(header, rows)))
+    for row in numbers["rows"]:
+        if d := row.get("difference"):
+            print(f"{row['budget']} passes: race − {d['to']} {d['mean']:.2%} [{d['low']:.2%}, {d['high']:.2%}], "
+                  f"won {d['won']:.0%}, lost {d['lost']:.0%}")  # fmt: skip
     for name, reason in numbers["failed"].items():
         print(f"failed: {name}: {reason}")
 
 
-def main() -> None:
-    """Run the chosen models and norms."""
+def parse() -> argparse.Namespace:
+    """The options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FILE[,FILE]")
-    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--models", nargs="*", default=list(DEFAULT))
     parser.add_argument("--model", nargs="*", default=[], metavar="NAME=SOURCE")
     parser.add_argument("--norms", nargs="+", default=NORMS, choices=NORMS)
     parser.add_argument("--budgets", nargs="+", default=BUDGETS, type=int)
-    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD")
-    parser.add_argument("--samples", type=int)
-    parser.add_argument("--batch", type=int, default=500)
-    parser.add_argument("--chunk", type=int, default=500, help="images per pass through the model")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="attacks whose name contains a word")
+    parser.add_argument("--samples", type=int, default=500)
+    parser.add_argument("--fewer", type=int, default=200, help=f"samples from {FEWER_FROM:,} passes on")
     parser.add_argument("--work", type=Path, default=Path("carry/suite"))
-    parser.add_argument("--limit-seconds", type=float, default=600, help="time limit per cell")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", RECORDS)))
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--limit-seconds", type=float, default=120, help="time limit per cell")
+    parser.add_argument("--minutes", type=float, default=600, help="time limit of the run")
+    parser.add_argument("--long", action="store_true", help=f"{LONG:,} passes of race and the two best peers, last")
     parser.add_argument("--all-attacks", action="store_true", help="include Boundary, JSMA and the one-pixel attack")
     parser.add_argument("--rerun", action="store_true")
-    parser.add_argument("--only-records", action="store_true")
+    parser.add_argument("--merge", nargs="*", type=Path, default=[], metavar="FOLDER", help="run nothing")
     options = parser.parse_args()
-    files = {name: paths.split(",") for name, _, paths in (entry.partition("=") for entry in options.data)}
-    added = {
-        name: SuiteModel(name, lambda source=source: open_model(source).module)  # type: ignore[misc]
-        for name, _, source in (entry.partition("=") for entry in options.model)
-    }
-    for name in [*options.models, *added]:
-        workload = prepare((MODELS | added)[name], files, options.samples, options.chunk)
-        for norm in options.norms:
-            run_norm(workload, norm, options)
+    options.models += [entry.partition("=")[0] for entry in options.model]
+    return options
+
+
+def main() -> None:
+    """Run, or merge, and write the results."""
+    options = parse()
+    torch.set_num_threads(1)
+    if not options.merge:
+        run(options)
+    finish(options)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,20 @@ def noisy() -> nn.Module:
     return Noisy(Small(), 0.005).eval()
 
 
+class Flipping(Small):
+    """The small network, which mostly prefers the next class: a few draws confirm that or do not."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = super().forward(images)
+        flipped = (torch.rand(len(images), 1) < 0.94).to(logits)
+        return logits + 100 * flipped * functional.one_hot((logits.argmax(1) + 1) % 4, 4)
+
+
+def flipping() -> nn.Module:
+    """For the command line."""
+    return Flipping().eval()
+
+
 def make(model: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
     """A model with fixed random weights."""
     with torch.random.fork_rng():

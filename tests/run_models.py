@@ -74,6 +74,18 @@ def trapped() -> nn.Module:
     return Trapped().eval()
 
 
+def rectified() -> nn.Module:
+    """Piecewise linear, with few neurons."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(108, 6), nn.ReLU(), nn.Linear(6, CLASSES)).eval()
+
+
+def attentive() -> nn.Module:
+    """With an operation that bounds do not cover."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(108, CLASSES), nn.Softsign()).eval()
+
+
 def half() -> nn.Module:
     return Small().eval().to(torch.bfloat16)
 

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import networks
 import overall
 import suite
+import suite_cells
 
 INF = float("inf")
 
@@ -102,7 +103,11 @@ def test_trial_agrees_with_measure_and_its_curve_ends_there() -> None:
 def test_the_suite_runs_our_attacks_the_presets_and_all_external_ones() -> None:
     names = suite.attack_names("l2", "mnist")
     assert {"marginattack", "deepfool", "cw", "lbfgs", "search", "preset:mnist-l2"} <= set(names)
-    assert {name for name, attack in EXTERNAL_ATTACKS.items() if "l2" in attack.supported_norms} <= set(names)
+    external = {name for name, attack in EXTERNAL_ATTACKS.items() if "l2" in attack.supported_norms}
+    assert {name for name in external if not EXTERNAL_ATTACKS[name].why_unavailable()} - set(names) <= {
+        name for name in external if name.startswith("autoattack:")
+    }
+    assert "foolbox:ddn" in names
     assert not {"pgd", "bim", "daa", "boundary", "jsma"} & set(names)
     assert "boundary" in suite.attack_names("l2", "mnist", optional=True)
 
@@ -120,8 +125,9 @@ def test_winners_take_all_keeps_the_largest() -> None:
 
 
 def test_small_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A record after each cell, a second run that repeats nothing, and the reasons of attacks that fail."""
+    """A record, a second run that repeats nothing, and the reasons of attacks that fail."""
     monkeypatch.setenv("OUT", str(tmp_path))
+    monkeypatch.setattr(suite, "RECORDS", tmp_path)
 
     def broken(module: ProblemModule) -> Tensor:
         module(module.images)
@@ -142,22 +148,15 @@ def test_small_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert {row["attack"] for row in numbers["rows"]} == {"marginattack", "deepfool"}
     assert all(row["most"] <= 20 for row in numbers["rows"])
     assert min(row["excess"] for row in numbers["rows"]) >= 0
-    assert numbers["failed"]["stub:broken 20"] == "AssertionError: not today"
-    assert "no library cannot be imported" in numbers["failed"]["stub:unavailable 20"]
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "raw").rglob("*-20.npz")}
+    assert numbers["failed"] == {"stub:broken-20-0": "AssertionError: not today"}
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "raw").rglob("*.npz")}
     suite.main()
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "raw").rglob("*-20.npz")}
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "raw").rglob("*.npz")}
     assert len(before) == 2
     assert "| 20 | marginattack |" in capsys.readouterr().out
 
 
-def test_best_distances_include_cells_that_were_run_again(tmp_path: Path) -> None:
-    path = tmp_path / "pool.npy"
-    assert suite.update_best(path, np.array([1.0, 2.0])).tolist() == [1.0, 2.0]
-    assert suite.update_best(path, np.array([1.5, 1.0])).tolist() == [1.0, 1.0]
-
-
-def test_the_time_limit_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_limit_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model = smooth(dtype=torch.float32)
     x, y = inputs(model)
     good = ma.measure(model, x, y, "l2").adversarial
@@ -168,9 +167,8 @@ def test_the_time_limit_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) 
         return module.images
 
     monkeypatch.setitem(EXTERNAL_ATTACKS, "stub:endless", external_stub(endless))
-    workload = suite.Workload(suite.SuiteModel("made", lambda: model), Classifier(model), x, y, "")
-    found = suite.run_cell(workload, "l2", "stub:endless", 50, 20, limit=0.5)
-    assert isinstance(found, bench.Trial)
+    workload = suite_cells.Workload(suite_cells.SuiteModel("made", lambda: model), Classifier(model), x, y, "")
+    found = suite_cells.run_cell(tmp_path, workload, "l2", suite_cells.Cell("stub:endless", 50, 0, 20), limit=0.5)
     assert np.isfinite(found.distance).all()
     assert 0.4 <= found.seconds < 20
 
@@ -211,6 +209,20 @@ def test_command_compares_attacks() -> None:
     code, out, _ = command(*words)
     assert code == 0
     assert "4 samples of samples:mnist" in out
+
+
+def test_command_runs_attacks_of_autoattack() -> None:
+    pytest.importorskip("pyautoattack")
+    words = ["--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--budget", "24", "--limit", "3", "--json"]
+    code, out, _ = command(
+        *words, "--norm", "linf", "--peer", "autoattack:apgd-ce@0.3", "--peer", "autoattack:square@0.3"
+    )
+    assert code == 0
+    rows = json.loads(out)
+    assert [row["attack"] for row in rows] == ["autoattack:apgd-ce@0.3", "autoattack:square@0.3"]
+    assert all("eps=0.3" in row["settings"] for row in rows)
+    assert all(row["most"] <= 24 for row in rows)
+    assert rows[0]["success"] == 1.0
 
 
 @pytest.mark.parametrize(

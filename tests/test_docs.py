@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import marginattack as ma
 
@@ -55,6 +57,17 @@ def test_an_old_name_works_with_a_warning(module: str, old: str, new: str) -> No
 def test_packages_are_reachable_from_the_root() -> None:
     code = "import marginattack as ma; ma.attacks.PGD, ma.bounds.clever, ma.integrations.external_attack"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_examples_of_python_md_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.+?)^```", (ROOT / "docs/python.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    torch.manual_seed(0)
+    scope: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, scope)
+    assert scope["m"].settings["enough"] == 0.1
+    assert len(scope["fragile"]) > 0
 
 
 def test_every_line_quoted_in_method_md_is_in_the_code() -> None:
@@ -115,6 +128,9 @@ def test_links_between_pages_resolve() -> None:
 
 def test_bounds_md_shows_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    rows = json.loads((ROOT / "benchmarks/records/brackets.json").read_text())["numbers"]
-    assert "\n".join(importlib.import_module("brackets").page(rows)) in (ROOT / "docs/bounds.md").read_text()
-    assert not any(row["lower_above_attack"] for row in rows)
+    brackets, text = importlib.import_module("brackets"), (ROOT / "docs/bounds.md").read_text()
+    pages = {"brackets": brackets.page, "brackets-exact": brackets.page, "brackets-certified": brackets.certified_page}
+    for name, page in pages.items():
+        rows = json.loads((ROOT / f"benchmarks/records/{name}.json").read_text())["numbers"]
+        assert "\n".join(page(rows)) in text
+        assert not any(row.get("lower_above_attack") for row in rows)

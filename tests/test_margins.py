@@ -14,6 +14,7 @@ from torch import Tensor
 
 import marginattack as ma
 from marginattack import margins as module
+from marginattack import views
 
 INF = float("inf")
 DATA = Path(__file__).parent / "data"
@@ -40,15 +41,18 @@ def test_save_and_load_keep_every_bit(tmp_path: Path, dtype: torch.dtype, bounds
     labels[0] = (labels[0] + 1) % 4
     attack = ma.MarginAttack(moves=8, closing=2, follow=0)
     margins = ma.measure(model, images, labels, "linf", attack=attack, bounds=bounds, budget=100)
-    margins = replace(margins, adversarial=margins.adversarial.reshape(20, 2, 3))
+    assert margins.original is not None
+    shaped = {name: getattr(margins, name).reshape(20, 2, 3) for name in ("adversarial", "original")}
+    margins = replace(margins, **shaped)
+    margins = replace(margins, lower=margins.distance / 2, certified_by=("", *["alpha"] * 19))
+    margins = replace(margins, kkt=torch.rand(20, dtype=torch.float64))
     path = tmp_path / "margins.parquet"
     margins.save(path)
     read = ma.Margins.load(str(path))
     for field in fields(ma.Margins):
         before, after = getattr(margins, field.name), getattr(read, field.name)
         if isinstance(before, Tensor):
-            assert after.dtype == before.dtype
-            assert after.equal(before)
+            torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
         else:
             assert after == before
     assert [file.name for file in tmp_path.iterdir()] == ["margins.parquet"]
@@ -87,6 +91,8 @@ def test_file_of_format_2_loads_under_the_present_names() -> None:
     with pytest.warns(DeprecationWarning, match="use distance_at_90pct"):
         assert margins.late is margins.distance_at_90pct
     assert margins.adversarial.shape == (3, 1, 28, 28)
+    assert (margins.lower.tolist(), margins.certified_by) == ([0.0] * 3, ("",) * 3)
+    assert bool(margins.kkt.isnan().all() and margins.spread.isnan().all())
 
 
 @pytest.mark.parametrize(("content", "message"), [(b"no Parquet", "is damaged"), (None, "does not exist")])
@@ -106,17 +112,19 @@ def test_load_rejects_a_shard_of_a_run(kind: str) -> None:
 
 def test_examples_in_docstrings() -> None:
     assert doctest.testmod(module).failed == 0
+    assert doctest.testmod(views).failed == 0
 
 
 def test_join_keeps_the_order_and_every_column() -> None:
-    parts = [make_margins([1.0, 2.0]), make_margins([INF])]
+    parts = [replace(make_margins([1.0, 2.0]), certified_by=("alpha", "crown")), make_margins([INF])]
     joined = ma.Margins.join(parts)
     assert len(joined) == 3
     for field in fields(ma.Margins):
         values = [getattr(part, field.name) for part in parts]
         if isinstance(values[0], Tensor):
-            assert getattr(joined, field.name).equal(torch.cat(values))
+            torch.testing.assert_close(getattr(joined, field.name), torch.cat(values), equal_nan=True)
     assert joined.norm == "l2"
+    assert joined.certified_by == ("alpha", "crown", "")
 
 
 OTHERS = {
@@ -132,6 +140,14 @@ def test_join_rejects_parts_of_different_measurements(change: dict[str, Any]) ->
     with pytest.raises(ValueError, match="cannot join") as caught:
         ma.Margins.join([one, replace(one, **change)])
     assert "\n" not in str(caught.value)
+
+
+def test_closed_means_certified_to_one_percent() -> None:
+    margins = make_margins([0.0, 1.0, 1.0, INF, INF], correct=[False, True, True, True, True])
+    assert margins.closed.tolist() == [True, False, False, False, False]
+    margins = replace(margins, lower=torch.tensor([0.0, 0.99, 0.98, 0.5, INF], dtype=torch.float64))
+    assert margins.closed.tolist() == [True, True, False, False, True]
+    assert margins.certified_accuracy([0.0, 0.5, 0.985]) == [0.8, 0.8, 0.4]
 
 
 def test_robust_accuracy_is_the_share_further_than_eps() -> None:

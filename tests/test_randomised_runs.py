@@ -64,6 +64,15 @@ def test_a_run_says_that_the_model_is_randomised(run: Path) -> None:
     assert (passes % 2 == 0).all()
 
 
+def test_only_correct_samples_are_those_whose_stored_prediction_is_correct(run: Path, tmp_path: Path) -> None:
+    few = ("--randomized", "--eot", "1", "--draws", "20", "--budget", "4", "--only-correct", "--despite-findings")
+    source = [each.replace(":noisy", ":flipping") for each in measure(run.parent, *few)]
+    cli(*source, "--out", str(tmp_path / "run"))
+    found = RunFolder(tmp_path / "run").table(["label", "prediction"]).to_pydict()
+    assert 0 < len(found["label"]) < 16
+    assert found["label"] == found["prediction"]
+
+
 def test_the_page_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marginattack.report.page.bundle_script", str)  # slow, and not the point
     assert SENTENCE.removeprefix("Randomised model: ").rstrip(".") in render_page([run])
@@ -115,4 +124,4 @@ def test_what_makes_no_sense_is_refused_in_one_line(message: str, run: Path, tmp
 def test_noise_that_is_meant_is_no_finding(run: Path) -> None:
     source = measure(run.parent)[1:5]
     assert "grave: random" in CliRunner().invoke(app, ["diagnose", *source]).stdout
-    assert cli("diagnose", *source, "--randomized") == "No problems found.\n"
+    assert cli("diagnose", *source, "--randomized").startswith("No problems found.\nAccuracy: ")

@@ -104,7 +104,7 @@ def test_robust_accuracy_counts_every_sample_and_has_an_interval(run: Path) -> N
 def test_compare_joins_by_pixels_in_any_order(run: Path, tmp_path: Path) -> None:
     more = ("--shuffle", "3", "--limit", "30", "--set", "attack.marginattack.moves=100")
     cli(*command(run.parent, tmp_path / "other", *more, n=32)[3:])
-    rows = json.loads(cli("compare", str(run), str(tmp_path / "other"), "--json"))
+    rows = json.loads(cli("compare", str(run), str(tmp_path / "other"), "--json"))["rows"]
     right = int(sum(number % 10 > 0 for number in np.random.default_rng(3).permutation(32)[:30]))
     assert [(row["norm"], row["n"]) for row in rows] == [("l2", right), ("linf", right)]
     for row in rows:
@@ -278,7 +278,7 @@ def test_diagnose_finds_nothing_in_the_bundled_network() -> None:
     assert "No problems" in cli("diagnose", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "64")
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_run_folder_of_an_older_format_can_be_read_but_not_resumed(tmp_path: Path, number: int) -> None:
     shutil.copytree(OLDER / f"run-format-{number}", tmp_path / "run")
     margins, folder = ma.Margins.load(tmp_path / "run"), RunFolder(tmp_path / "run")
@@ -291,6 +291,6 @@ def test_run_folder_of_an_older_format_can_be_read_but_not_resumed(tmp_path: Pat
     again = folder.manifest["sessions"][0]["command"].split()[1:-1]
     error = cli(*again, str(tmp_path / "run"), code=2)
     assert error.startswith(
-        f"marginattack: {tmp_path / 'run'} has run format {number}, this version writes 3: reports can read"
+        f"marginattack: {tmp_path / 'run'} has run format {number}, this version writes 4: reports can read"
     )
     assert error.count("\n") == 1

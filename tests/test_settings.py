@@ -61,12 +61,12 @@ def test_a_file_cannot_grant_trust(tmp_path: Path, form: str) -> None:
 
 
 BAD = {
-    "bugdet=3": "no setting named bugdet: choose from model, data, norms",
-    "data.limits=3": "no setting named data.limits: choose from source, labels",
+    "bugdet=3": "no setting named bugdet: did you mean budget?",
+    "data.limits=3": "no setting named data.limits: did you mean limit?",
     "budget=0": "setting budget is 0: input should be greater than or equal to 1",
     "budget=many": "setting budget is 'many': input should be a valid integer",
-    'norms=["l3"]': "setting norms is ['l3']: no norm named 'l3': choose from l0, l1, l2, linf",
-    'attacks=["gpd"]': "setting attacks is ['gpd']: no attack named 'gpd': choose from race, marginattack, fgsm",
+    'norms=["l3"]': "setting norms is ['l3']: no norm named 'l3': choose one of l0, l1, l2, linf",
+    'attacks=["gpd"]': "setting attacks is ['gpd']: no attack named 'gpd': did you mean pgd?",
     "lattice=16": "setting lattice is 16: input should be 255",
     "expect_accuracy=95": "setting expect_accuracy is 95: input should be less than or equal to 1",
     "seed.deep=1": "cannot set seed.deep",
@@ -99,10 +99,18 @@ def test_build_attack_with_numbers_strings_and_constant_schedules() -> None:
     assert (preset.restarts, preset.follow) == (2, 0)
 
 
+def test_a_distance_may_be_a_fraction_and_a_norm_be_written_as_in_papers() -> None:
+    settings = read_settings(None, ["attack.pgd.eps=8/255"], {**FLAGS, "attacks": ["pgd"], "norms": ["Linf", "inf"]})
+    attack = build_attack("pgd", settings.attack["pgd"])
+    assert (getattr(attack, "eps", None), settings.norms) == (8 / 255, ["linf"])
+    with pytest.raises(InputError, match=r"attack\.pgd\.eps: '8/x' is not a number: write 0\.5 or 8/255"):
+        build_attack("pgd", {"eps": "8/x"})
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"move": 3}, "marginattack has no setting move: choose from moves"),
+        ({"move": 3}, "marginattack has no setting move: did you mean moves?"),
         ({"moves": "many"}, "attack.marginattack.moves is 'many'"),
         ({"moves": 0}, "attack.marginattack: moves is 0"),
         ({"beta": "cosine"}, "attack.marginattack.beta is 'cosine': give a number"),

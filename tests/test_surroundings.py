@@ -72,7 +72,7 @@ def test_files_are_never_written_through_links(tmp_path: Path, monkeypatch: pyte
 
 
 def test_margins_are_saved_from_four_threads(tmp_path: Path) -> None:
-    margins = ma.measure(torch.nn.Identity(), torch.rand(9, 3), [0] * 9, budget=20)
+    margins = ma.measure(torch.nn.Identity(), torch.rand(9, 3), [0] * 9, budget=20, diagnose=False)
     errors: list[BaseException] = []
 
     def save() -> None:

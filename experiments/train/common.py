@@ -92,9 +92,13 @@ def attacked_accuracy(
 
 def train_with_adam(
     make_model: Callable[[], nn.Module], data: tuple[Tensor, Tensor, Tensor, Tensor], *, name: str, epochs: int,
-    batch: int, peak_rate: float, seed: int, augment: Callable[[Tensor, torch.Generator], Tensor] = lambda x, _: x,
+    batch: int, peak_rate: float, seed: int, epsilon: float = 0.0, growth: float = 0.0,
+    augment: Callable[[Tensor, torch.Generator], Tensor] = lambda x, _: x,
 ) -> tuple[dict[str, Tensor], float]:  # fmt: skip
-    """Train on the CPU with a one-cycle learning rate; the weights in half precision, and their test accuracy."""
+    """Train on the CPU with a one-cycle learning rate; the weights in half precision, and their test accuracy.
+
+    With ``epsilon``, against five steps of PGD at this radius in ℓ∞, which grows over a share ``growth`` of the steps.
+    """
     x, y, x_test, y_test = data
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -104,7 +108,11 @@ def train_with_adam(
     for epoch in range(epochs):
         model.train()
         for rows in torch.randperm(len(x), generator=generator).split(batch)[: len(x) // batch]:
-            loss = cross_entropy(model(augment(x[rows], generator)), y[rows])
+            images = augment(x[rows], generator)
+            if epsilon:
+                radius = epsilon * min(1.0, schedule.last_epoch / max(1.0, growth * epochs * (len(x) // batch)))
+                images = pgd(model, images, y[rows], radius, radius / 2, 5)
+            loss = cross_entropy(model(images), y[rows])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -7,6 +7,7 @@ from marginattack._deprecation import renamed
 from marginattack._version import __version__
 
 if TYPE_CHECKING:
+    from marginattack.analysis.comparison import compare
     from marginattack.attacks import ATTACKS, Attack
     from marginattack.attacks.marginattack import MarginAttack
     from marginattack.attacks.presets import preset
@@ -17,23 +18,25 @@ if TYPE_CHECKING:
     from marginattack.core.norms import L0, L1, L2, LINF, Norm
     from marginattack.core.problem import Problem
     from marginattack.core.randomized import Randomized
-    from marginattack.errors import InputError, MarginAttackError
+    from marginattack.errors import DiagnosisWarning, InputError, MarginAttackError
     from marginattack.margins import Margins
     from marginattack.measuring import measure
 
 __all__ = [
-    "ATTACKS", "L0", "L1", "L2", "LINF", "Attack", "Brackets", "Classifier", "InputError", "MarginAttack",
-    "MarginAttackError", "Margins", "Norm", "Problem", "Race", "Randomized", "TwoClass", "__version__", "bound",
-    "measure", "preset",
+    "ATTACKS", "L0", "L1", "L2", "LINF", "Attack", "Brackets", "Classifier", "DiagnosisWarning", "InputError",
+    "MarginAttack", "MarginAttackError", "Margins", "Norm", "Problem", "Race", "Randomized", "TwoClass",
+    "__version__", "bound", "compare", "measure", "preset",
 ]  # fmt: skip
 
 # Names are loaded at first use, so that `marginattack --help` does not import torch.
 _MODULES = {
+    "analysis.comparison": ("compare",),
     "attacks": ("ATTACKS", "Attack"), "attacks.marginattack": ("MarginAttack",), "attacks.presets": ("preset",),
     "attacks.race": ("Race",), "bounds.brackets": ("Brackets",), "bounds.search": ("bound",),
     "core.classifier": ("Classifier", "TwoClass"), "core.norms": ("L0", "L1", "L2", "LINF", "Norm"),
-    "core.problem": ("Problem",), "core.randomized": ("Randomized",), "errors": ("InputError", "MarginAttackError"),
-    "margins": ("Margins",), "measuring": ("measure",),
+    "core.problem": ("Problem",), "core.randomized": ("Randomized",),
+    "errors": ("DiagnosisWarning", "InputError", "MarginAttackError"), "margins": ("Margins",),
+    "measuring": ("measure",),
 }  # fmt: skip
 _PACKAGES = ("attacks", "bounds", "core", "integrations")
 _renamed = renamed(__name__, {"Refused": "marginattack:InputError"}, stacklevel=3)

@@ -2,6 +2,8 @@
 
 import os
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 SECRET = re.compile(r"secret|token|passw|credential|signature|(api|access|account|private)[_-]?key", re.IGNORECASE)
 MIN_SECRET = 8  # characters of a value in the environment that is worth hiding
@@ -16,7 +18,7 @@ class MarginAttackError(Exception):
         ...     ma.preset("mnist")
         ... except ma.MarginAttackError as error:
         ...     print(error)
-        no preset named 'mnist': choose one of mnist-l2, ...
+        no preset named 'mnist': did you mean mnist-l2?
     """
 
 
@@ -33,8 +35,25 @@ class InputError(MarginAttackError, ValueError):
     """
 
 
+class DiagnosisWarning(UserWarning):
+    """``measure`` has a reason not to trust its result; ``diagnose=False`` switches the warning off.
+
+    Example:
+        >>> import warnings, marginattack as ma
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("error", ma.DiagnosisWarning)  # stop at results that cannot be trusted
+    """
+
+
 class MissingDependencyError(MarginAttackError, ModuleNotFoundError):
     """A package of an optional extra is not installed, or cannot be imported. The message says how to install it."""
+
+
+def choose(name: str, choices: Iterable[str]) -> str:
+    """What to write instead of an unknown name, for an error: the most similar choice, or any of them."""
+    known = list(choices)
+    close = get_close_matches(name.lower(), known, 1)
+    return f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"
 
 
 def one_line(error: BaseException) -> str:

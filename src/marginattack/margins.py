@@ -1,26 +1,32 @@
 """Margins: the result record, one row per sample."""
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from marginattack.core.norms import as_norm
 from marginattack.errors import InputError
-from marginattack.storage.contract import COLUMNS, find_wrong_column, find_wrong_images
+from marginattack.storage.bounds import UNBOUNDED, read_part
+from marginattack.storage.contract import BOUNDS, COLUMNS, find_wrong_column, find_wrong_images
 from marginattack.storage.parquet import make_column, read_column, read_metadata, read_table, write_table
 from marginattack.storage.paths import StoragePath, parse_path
 from marginattack.storage.run_folder import RunFolder
+from marginattack.views import Views
 
-FORMAT = 4
+FORMAT = 5
 DIGESTS_SINCE = 4
+BOUNDS_SINCE = 5
+CLOSED = 0.01  # a margin is closed if its bounds differ by less than this share of the upper one
+SUFFIXES = (".parquet", ".pq", "")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Margins:
+class Margins(Views):
     """How far each input is from the decision boundary, with the adversarial point that proves it.
 
     Every row was verified on the plain model. ``rejected`` marks points that failed the verification; they count as
@@ -42,6 +48,13 @@ class Margins:
         distance_at_90pct: (n,) float64, the best distance when about 90 % of the passes were spent.
         settings: what the margins were measured with: attack, budget, seed, bounds, versions; for a randomised model
             the fields of ``Randomized`` under "randomized".
+        original: shaped like ``adversarial``, the inputs; None where they were not stored.
+        names: one name per sample, such as its file; None where there are none.
+        classes: the names of the classes; None where they are unknown.
+        lower: (n,) float64, certified: no adversarial point is nearer; 0 where nothing is certified (``ma.bound``).
+        certified_by: the method behind each ``lower``; "" where it is 0.
+        kkt: (n,) float64, the KKT residual of each margin (``bounds.kkt_residual``); NaN where it is unknown.
+        spread: (n,) float64, the share by which margins of other seeds exceed the least; NaN where there are none.
 
     Example:
         >>> import torch
@@ -65,6 +78,19 @@ class Margins:
     rejected: Tensor
     distance_at_90pct: Tensor
     settings: dict[str, Any]
+    lower: Tensor = field(default_factory=lambda: torch.zeros(0))
+    kkt: Tensor = field(default_factory=lambda: torch.zeros(0))
+    spread: Tensor = field(default_factory=lambda: torch.zeros(0))
+    certified_by: tuple[str, ...] = ()
+    original: Tensor | None = None
+    names: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, unknown in UNBOUNDED.items():
+            if len(getattr(self, name)) == 0:
+                object.__setattr__(self, name, torch.full((len(self),), unknown, dtype=torch.float64))
+        object.__setattr__(self, "certified_by", self.certified_by or ("",) * len(self))
 
     def __len__(self) -> int:
         return len(self.distance)
@@ -72,8 +98,44 @@ class Margins:
     def __repr__(self) -> str:
         s = self.summary()
         shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
-        shares += ", randomized" if self.settings.get("randomized") else ""
+        shares += ", randomized" * bool(self.settings.get("randomized"))
+        shares += f", stopped at {self.settings['enough']:.4g}" if self.settings.get("enough") else ""
+        if (radius := self.settings.get("within")) is not None:
+            shares += f", within {radius:.4g}: distances are of points in that radius, not margins"
         return f"Margins({self.norm}, n={s['n']}, {shares})"
+
+    def __getitem__(self, rows: Any) -> "Margins":
+        """Some of the samples: a number, a slice, a boolean mask or an array of numbers."""
+        index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
+        if isinstance(index, Tensor) and index.dtype == torch.bool and index.shape != (len(self),):
+            raise InputError(f"the mask has shape {tuple(index.shape)}: give one value for each of {len(self)} samples")
+        empty = isinstance(index, Tensor) and index.numel() == 0  # such as [], which torch takes for floats
+        chosen = torch.arange(len(self))[slice(0) if empty else index].reshape(-1)
+        return replace(self, **{name: _select(value, chosen) for name, value in self._rows().items()})
+
+    def _rows(self) -> dict[str, Any]:
+        """The fields that hold one value per sample."""
+        names = [each.name for each in fields(self) if each.name != "classes"]
+        return {name: vars(self)[name] for name in names if isinstance(vars(self)[name], Tensor | tuple)}
+
+    def __iter__(self) -> Iterator["Margins"]:
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def perturbation(self) -> Tensor:
+        """What was added to the inputs: adversarial − original, zero where nothing was found.
+
+        Raises:
+            InputError: the inputs were not stored.
+        """
+        if self.original is None:
+            raise InputError("these margins have no inputs: measure again, or subtract the inputs from m.adversarial")
+        return self.adversarial - self.original
+
+    @property
+    def closed(self) -> Tensor:
+        """(n,) bool, whether the distance is certified to 1 %: no nearer adversarial point can matter."""
+        return (self.lower >= (1 - CLOSED) * self.distance) | (self.distance == 0)
 
     @property
     def refuted(self) -> Tensor:
@@ -110,6 +172,25 @@ class Margins:
         levels = torch.as_tensor(eps, dtype=torch.float64)
         robust = (self.distance > levels[..., None]) & (self.prediction == self.label)
         return robust.to(torch.float64).mean(-1).tolist()
+
+    def certified_accuracy(self, eps: float | Sequence[float]) -> Any:
+        """Return the share of samples that are classified correctly and certified up to ``eps``.
+
+        Args:
+            eps: one distance or several, in the unit of the pixels.
+
+        Returns:
+            A float for one distance, a list of floats for several; at most the robust accuracy, 0 without bounds.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], norm="linf").certified_accuracy(0.3)
+            0.0
+        """
+        levels = torch.as_tensor(eps, dtype=torch.float64)
+        certified = (self.lower >= levels[..., None]) & (self.prediction == self.label)
+        return certified.to(torch.float64).mean(-1).tolist()
 
     def summary(self) -> dict[str, float | int]:
         """Return the main figures of the result.
@@ -179,16 +260,18 @@ class Margins:
             if (part.norm, part.settings) != (first.norm, first.settings):
                 differing = f"{part.norm} {part.settings} and {first.norm} {first.settings}"
                 raise InputError(f"cannot join margins with different settings: {differing}")
-        rows: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in Margins.columns()}
-        return replace(first, **rows)
+        each = [part._rows() for part in parts]
+        rows = {name: [some.get(name) for some in each] for name in each[0]}
+        return replace(first, **{name: _concatenate(values) for name, values in rows.items()})
 
     def save(self, path: str | StoragePath) -> None:
         """Write a Parquet file with one row per sample, atomically.
 
         Args:
-            path: the file, which is replaced if it exists; also an address such as ``s3://bucket/file``.
+            path: the file, named .parquet, which is replaced if it exists; also an address such as ``s3://bucket/file``.
 
         Raises:
+            InputError: the name has the suffix of another format.
             OSError: the file cannot be written.
 
         Example:
@@ -200,9 +283,16 @@ class Margins:
         """
         import pyarrow as pa
 
+        if (suffix := parse_path(path).suffix) not in SUFFIXES:
+            hint = "name it .parquet, or use to_pandas() and its writers, such as to_csv"
+            raise InputError(f"{path} ends in {suffix}, but margins are saved as Parquet: {hint}")
         table = pa.table({name: make_column(getattr(self, name)) for name in Margins.columns()})
+        table = table.append_column("certified_by", make_column(self.certified_by, "string"))
         shape = list(self.adversarial.shape[1:])
         about = {"format": FORMAT, "norm": self.norm, "shape": shape, "settings": self.settings}
+        for name, column in (("original", self.original), ("names", self.names)):
+            table = table if column is None else table.append_column(name, make_column(column))
+        about |= {} if self.classes is None else {"classes": list(self.classes)}
         write_table(parse_path(path), table, about)
 
     @staticmethod
@@ -232,9 +322,11 @@ class Margins:
         path = parse_path(path)
         if path.is_dir():
             folder = RunFolder(path)
-            part = folder.find(norm=norm, attack=attack)
-            columns, settings = folder.read_part(part)
-            return Margins(norm=part.norm, settings=settings, **{name: columns[name] for name in Margins.columns()})
+            part = folder.find(norm=None if norm is None else as_norm(norm).name, attack=attack)
+            found, settings = read_part(folder, part)
+            known = [name for name in (*Margins.columns(), "original", "certified_by") if name in found]
+            rows = {name: found[name] for name in known} | folder.names(part)
+            return Margins(norm=part.norm, settings=settings, **rows)
         hint = "give a file that Margins.save wrote, or a run folder"
         try:
             table = read_table(path, hint=hint)
@@ -247,8 +339,30 @@ class Margins:
         if problem := _find_problem(about, table):
             raise InputError(f"{path} {problem}: {hint}")
         shapes = {"adversarial": about["shape"]}
-        columns = {name: read_column(table, name, shapes.get(name, ())) for name in Margins.columns()}
-        return Margins(norm=about["norm"], settings=about["settings"], **columns)
+        names = [name for name in Margins.columns() if name in table.column_names]  # those of its format
+        columns: dict[str, Any] = {name: read_column(table, name, shapes.get(name, ())) for name in names}
+        return Margins(norm=about["norm"], settings=about["settings"], **columns, **_read_optional(table, about))
+
+
+class MarginsByNorm(dict[Any, Margins]):
+    """One result per norm, as ``measure(norm=[…])`` returns them; keys are norms by any of their names.
+
+    Example:
+        >>> import numpy, torch
+        >>> import marginattack as ma
+        >>> results = ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], ["L2", numpy.inf], budget=20)
+        >>> list(results), results[2].norm
+        (['l2', 'linf'], 'l2')
+    """
+
+    def __missing__(self, key: Any) -> Margins:
+        name = as_norm(key).name
+        if name not in self:
+            raise KeyError(f"{name} was not measured: there is {', '.join(self)}")
+        return self[name]
+
+    def _repr_html_(self) -> str:
+        return "".join(margins._repr_html_() for margins in self.values())
 
 
 def _find_problem(about: dict[str, Any], table: Any) -> str | None:
@@ -258,5 +372,28 @@ def _find_problem(about: dict[str, Any], table: Any) -> str | None:
         return "is not a margins file"
     if about["format"] >= DIGESTS_SINCE and "digest" not in about:
         return "is damaged (it has no digest)"
-    columns = {name: COLUMNS[name] for name in Margins.columns() if name != "adversarial"}
-    return find_wrong_column(table, columns) or find_wrong_images(table, ["adversarial"], about["shape"])
+    columns = {name: COLUMNS[name] for name in Margins.columns() if name in COLUMNS}
+    if about["format"] >= BOUNDS_SINCE:
+        columns |= {name: BOUNDS[name] for name in (*UNBOUNDED, "certified_by")}
+    images = [name for name in ("adversarial", "original") if name == "adversarial" or name in table.column_names]
+    return find_wrong_column(table, columns) or find_wrong_images(table, images, about["shape"])
+
+
+def _read_optional(table: Any, about: dict[str, Any]) -> dict[str, Any]:
+    """What only some files hold: the inputs, the names of samples and of classes."""
+    found: dict[str, Any] = {}
+    if "original" in table.column_names:
+        found["original"] = read_column(table, "original", about["shape"])
+    texts = {name: table.column(name).to_pylist() for name in {"names", "certified_by"} & set(table.column_names)}
+    texts |= {"classes": about["classes"]} if isinstance(about.get("classes"), list) else {}
+    return found | {name: tuple(map(str, values)) for name, values in texts.items()}
+
+
+def _select(value: Any, rows: Tensor) -> Any:
+    return value[rows] if isinstance(value, Tensor) else tuple(value[row] for row in rows.tolist())
+
+
+def _concatenate(values: list[Any]) -> Any:
+    if any(value is None for value in values):
+        return None
+    return torch.cat(values) if isinstance(values[0], Tensor) else tuple(each for value in values for each in value)

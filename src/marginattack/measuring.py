@@ -1,33 +1,63 @@
 """measure(): batches → attack → verification → Margins."""
 
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from numbers import Real
+from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from marginattack.analysis.diagnose.after_run import MIN_ROWS, check_results
+from marginattack.analysis.diagnose.findings import Finding, prioritise
+from marginattack.analysis.diagnose.outputs import check_values
 from marginattack.attacks import ATTACKS, Attack
+from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
-from marginattack.core.norms import Norm, as_norm
+from marginattack.core.norms import Norm, NormLike, as_norm
 from marginattack.core.randomized import Randomized, as_randomized
+from marginattack.core.streams import Chunk, class_names, count_rows, read_chunks
 from marginattack.core.validation import Batch
-from marginattack.errors import InputError
+from marginattack.errors import DiagnosisWarning, InputError, choose
 from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import by_clarity
 from marginattack.execution.session import Session, open_session
-from marginattack.margins import Margins
+from marginattack.integrations.external import ExternalAttack
+from marginattack.margins import Margins, MarginsByNorm
+
+PROBED_OUTPUTS = 64  # inputs whose logits are looked at
+SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
 
 
+@overload
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any, norm: Norm | str = "l2", *,
-    attack: Attack | str | None = None, bounds: Bounds | None = None, budget: int | None = None, targets: Any = None,
-    seed: int = 0, ids: Any = None, batch: int = 256, precision: str = "float32", compiled: bool = False,
-    progress: Callable[[int], None] | None = None, randomized: bool | Randomized = False, eot: int | None = None,
-    search: str | None = None,
-) -> Margins:  # fmt: skip
+    model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: NormLike = ..., *,
+    attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
+    budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
+    batch: int = ..., precision: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
+    randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ..., search: str | None = ...,
+) -> Margins: ...  # fmt: skip
+@overload
+def measure(
+    model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: list[Any] | tuple[Any, ...] = ..., *,
+    attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
+    budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
+    batch: int = ..., precision: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
+    randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ..., search: str | None = ...,
+) -> MarginsByNorm: ...  # fmt: skip
+def measure(
+    model: nn.Module | Classifier | Session, images: Any, labels: Any = None,
+    norm: NormLike | list[Any] | tuple[Any, ...] = "l2", *,
+    attack: Attack | str | None = None, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
+    budget: int | None = None, enough: float | None = None, targets: Any = None, seed: int = 0, ids: Any = None,
+    batch: int = 256, precision: str = "float32", compiled: bool = False,
+    progress: Callable[[int], None] | bool = False, randomized: bool | Randomized = False, eot: int | None = None,
+    diagnose: bool = True, search: str | None = None,
+) -> Margins | MarginsByNorm:  # fmt: skip
     r"""Measure the distance of each input to the decision boundary, and find the adversarial input that shows it.
 
     .. math:: \min_x \|x - x_0\| \quad \text{s.t.} \quad \arg\max_i l_i(x) \ne y, \; x \in [lo, hi]^d
@@ -38,12 +68,18 @@ def measure(
 
     Args:
         model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
-        images: One input per row, inside ``bounds``.
-        labels: Their classes.
-        norm: "l0", "l1", "l2", "linf" or a ``Norm``.
+        images: One input per row, inside ``bounds``; or a ``Dataset``, a ``DataLoader`` or any iterable of batches
+            (images, labels), which is read once, ``batch`` inputs at a time.
+        labels: Their classes, where ``images`` is an array.
+        norm: "l0", "l1", "l2", "linf" (also "L2", 2, "Linf", ``numpy.inf``, …) or a ``Norm``; or a list of norms.
         attack: One of ``marginattack.ATTACKS`` with its settings, or its name; ``Race()`` unless stated.
-        bounds: Lower and upper bound of the inputs; (0, 1) unless stated.
+        bounds: Lower and upper bound: numbers, or arrays that broadcast to an input; (0, 1) unless stated. They may be
+            infinite, and equal for features that stay as they are.
+        scale: Positive numbers that broadcast to an input: the distance is the norm of (x − x₀) / scale.
+        fixed: A boolean mask that broadcasts to an input: these features stay as they are, at any value.
         budget: Forwards + backwards per sample, never exceeded. ``Race`` spends all of it, and 400 where none is given.
+        enough: A distance, such as 8/255, at which a sample is finished: robust accuracy up to there at a fraction of
+            the passes. Larger margins are as good as without; smaller ones are only known to be small.
         targets: For each input the class to reach; any wrong class unless stated.
         seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
         ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
@@ -53,14 +89,17 @@ def measure(
             finds is confirmed and refined in float32; so are inputs that low precision cannot decide. float32 unless
             stated.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.
-        progress: Called with the number of samples done.
+        progress: Whether to show a progress bar; or a function that is called with the number of samples done.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details.
             Adversarial then means misclassified with probability above 1/2, which fresh draws confirm.
         eot: Draws per query of a randomised model, each counted as a pass; 10 unless stated.
+        diagnose: Whether to warn, in one line, of results that cannot be trusted: every label wrong, outputs that are
+            no logits, points that are not found or not confirmed.
         search: Deprecated, the former name of ``precision``.
 
     Returns:
-        One row per sample: distance, adversarial input, labels, passes spent.
+        One row per sample: distance, adversarial input, labels, passes spent. For a list of norms, a dictionary with
+        such a result per norm.
 
     Raises:
         InputError: An argument makes no sense, or the model cannot be measured, for example because its logits vary
@@ -75,8 +114,12 @@ def measure(
         >>> bool((margins.distance > 0).all() and (margins.distance < 0.5).all())
         True
     """
-    norm, attack = as_norm(norm), as_attack(attack)
-    attack.check_norm(norm)
+    attack, several = as_attack(attack), isinstance(norm, list | tuple)
+    norms = [as_norm(each) for each in (norm if isinstance(norm, list | tuple) else [norm])]
+    if not norms:
+        raise InputError("norm is an empty list: give at least one norm")
+    for each in norms:
+        attack.check_norm(each)
     if budget is not None and budget < 1:
         raise InputError(f"budget is {budget}: it counts forwards + backwards per sample, so give at least 1")
     if batch < 1:
@@ -84,36 +127,104 @@ def measure(
     if search is not None:
         warnings.warn("measure(search=…) is deprecated: use precision=…", DeprecationWarning, stacklevel=2)
         precision = search
+    if enough is not None and not (isinstance(enough, Real) and 0 < enough < float("inf")):
+        raise InputError(f"enough is {enough!r}: give a distance above 0, such as 8/255")
     rule = as_randomized(randomized, eot)
-    with open_session(_as_classifier(model, bounds, batch, precision, compiled, rule)) as session:
-        samples = session.validate(images, labels, targets, ids)
-        return measure_samples(
-            session, samples, norm, attack, batch=batch, budget=budget, seed=seed, progress=progress
-        )[0]
+    space = {"bounds": bounds, "scale": scale, "fixed": fixed}
+    total = count_rows(images, labels)
+    classifier = _as_classifier(model, space, batch, precision, compiled, rule, images)
+    with open_session(classifier) as session, show_progress(progress, total and total * len(norms)) as advance:
+        if progress is True and session.classifier.device.type == "cpu":
+            batch = min(batch, SHOWN)
+        results = _measure_chunks(
+            session, read_chunks(images, labels, targets, ids, batch), norms, attack, batch=batch, budget=budget, enough=enough, seed=seed, progress=advance,
+        )  # fmt: skip
+        findings = find_doubts(session, results, attack) if diagnose else []
+    if findings:
+        more = f" ({len(findings) - 1} more, see marginattack diagnose)" if len(findings) > 1 else ""
+        warnings.warn(f"{findings[0].line()}{more} Silence: diagnose=False.", DiagnosisWarning, stacklevel=2)
+    names = class_names(images)
+    by_norm = MarginsByNorm((result.norm, replace(result, classes=names)) for result in results)
+    return by_norm if several else by_norm[norms[0]]
+
+
+def _measure_chunks(
+    session: Session, chunks: Iterable[Chunk], norms: Sequence[Norm], attack: Attack, *, batch: int,
+    budget: int | None, enough: float | None, seed: int, progress: Callable[[int], None] | None,
+) -> list[Margins]:  # fmt: skip
+    """Measure chunks of samples in each norm."""
+    parts: list[list[Margins]] = [[] for _ in norms]
+    for chunk in chunks:
+        samples = session.validate(*chunk)
+        for norm, done in zip(norms, parts, strict=True):
+            margins, used = measure_samples(
+                session, samples, norm, attack, batch=batch, budget=budget, seed=seed, progress=progress, enough=enough
+            )
+            if used.batch_size < session.batch_size:  # memory ran out
+                batch, session = used.batch_size, session.configure(batch_size=used.batch_size)
+            done.append(margins)
+    return [Margins.join([replace(part, settings=done[-1].settings) for part in done]) for done in parts]
 
 
 def measure_samples(
     session: Session, samples: Batch, norm: Norm, attack: Attack, *, batch: int, budget: int | None, seed: int,
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int], None] | None, enough: float | None = None,
 ) -> tuple[Margins, Session]:  # fmt: skip
     """Measure validated samples, ``batch`` at a time; also return the session with the batch size that fitted."""
-    classifier, rule = session.classifier, session.randomized
+    rule = session.randomized
+    if rule is not None and enough is not None:
+        raise InputError("enough does not work for a randomised model, whose draws may be lucky: leave it out")
     if rule is not None and budget is not None and budget < 4 * rule.eot:
         needed = f"two gradients of {rule.eot} draws take {4 * rule.eot} passes"
         raise InputError(f"budget is {budget}, but {needed}: raise the budget, or lower eot")
     settings = {
         "attack": repr(attack), "budget": budget, "seed": seed, "targeted": samples.targets is not None,
-        "bounds": [float(classifier.lo.min()), float(classifier.hi.max())],
+        **session.space.describe(),
         "dtype": str(samples.images.dtype), "torch": str(torch.__version__),
-        **({} if rule is None else {"randomized": asdict(rule)}),
+        **({} if rule is None else {"randomized": asdict(rule)}), **({} if enough is None else {"enough": enough}),
+        **({"within": attack.eps} if isinstance(attack, FixedRadiusAttack | ExternalAttack) and attack.eps else {}),
     }  # fmt: skip
     parts, used = [], session
-    for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed):
+    for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):
         settings |= used.describe()
-        parts.append(Margins(norm=norm.name, settings=settings, **columns))
+        parts.append(Margins(norm=norm.name, settings=settings, certified_by=(), **columns))
         if progress is not None:
             progress(len(columns["label"]))
-    return Margins.join(parts), used
+    return replace(Margins.join(parts), original=samples.images), used
+
+
+def find_doubts(session: Session, results: Sequence[Margins], attack: Attack) -> list[Finding]:
+    """What makes results doubtful, as far as it can be told from them and one forward; the gravest first."""
+    known = {kind: name for name, kind in ATTACKS.items()}
+    doubts = []
+    for margins in results:
+        n, original = len(margins), margins.original
+        if n < MIN_ROWS or original is None or margins.settings["targeted"]:
+            continue
+        columns = {name: getattr(margins, name).numpy() for name in margins.columns() if name != "adversarial"}
+        name = known.get(type(attack), type(attack).__name__)
+        found = check_results({**columns, "attack": np.full(n, name), "norm": np.full(n, margins.norm)})
+        restricted = session.space.fixed is not None or bool((session.space.lo == session.space.hi).any())
+        doubts += [each for each in found if each.grade == "grave" and not (each.code == "not-found" and restricted)]
+        doubts += check_values(session.plain_logits(original[:PROBED_OUTPUTS]))
+    return prioritise({each.code: each for each in doubts}.values())
+
+
+@contextmanager
+def show_progress(
+    progress: Callable[[int], None] | bool | None, total: int | None
+) -> Iterator[Callable[[int], None] | None]:
+    """The function that is told how many samples are done; where ``progress`` is True, of a bar on stderr."""
+    if progress is not True:
+        yield progress or None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = ("margins", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.advance(task, done)
 
 
 def as_attack(attack: Any) -> Attack:
@@ -124,24 +235,23 @@ def as_attack(attack: Any) -> Attack:
         return attack
     if isinstance(attack, str) and attack in ATTACKS:
         return ATTACKS[attack]()
+    if isinstance(attack, str):
+        raise InputError(f"no attack named {attack!r}: {choose(attack, ATTACKS)}")
     raise InputError(f"attack is {attack!r}: give an attack such as Race(), or one of {', '.join(ATTACKS)}")
 
 
 def _as_classifier(
-    model: nn.Module | Classifier | Session, bounds: Bounds | None, batch: int, precision: str, compiled: bool,
-    rule: Randomized | None,
+    model: nn.Module | Classifier | Session, space: dict[str, Any], batch: int, precision: str, compiled: bool,
+    rule: Randomized | None, images: Any,
 ) -> Classifier | Session:  # fmt: skip
     """What was given, or a classifier with these settings."""
     if not isinstance(model, Classifier | Session):
         return Classifier(
-            model, bounds=bounds, batch_size=batch, precision=precision, compiled=compiled, randomized=rule or False
-        )
-    given = {
-        "bounds": bounds is not None,
-        "precision": precision != "float32",
-        "compiled": compiled,
-        "randomized": rule,
-    }
+            model, **space, batch_size=batch, precision=precision, compiled=compiled, randomized=rule or False,
+            device=images.device if isinstance(images, Tensor) else None,
+        )  # fmt: skip
+    given = {name: value is not None for name, value in space.items()}
+    given |= {"precision": precision != "float32", "compiled": compiled, "randomized": rule is not None}
     for name, stated in given.items():
         if stated:
             raise InputError(f"{name} is given twice: pass it to the Classifier alone")
@@ -149,8 +259,15 @@ def _as_classifier(
 
 
 def _measure_batches(
-    session: Session, samples: Batch, batch: int, norm: Norm, attack: Attack, budget: int | None, seed: int
-) -> Iterator[tuple[Session, dict[str, Tensor]]]:
+    session: Session,
+    samples: Batch,
+    batch: int,
+    norm: Norm,
+    attack: Attack,
+    budget: int | None,
+    seed: int,
+    enough: float | None,
+) -> Iterator[tuple[Session, dict[str, Any]]]:
     """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next.
 
     Each comes with the session that measured it.
@@ -158,7 +275,8 @@ def _measure_batches(
     first = 0
     while first < len(samples):
         try:
-            columns = _measure_batch(session, samples.select(slice(first, first + batch)), norm, attack, budget, seed)
+            part = samples.select(slice(first, first + batch))
+            columns = _measure_batch(session, part, norm, attack, budget, seed, enough)
         except (RuntimeError, MemoryError) as error:
             smaller = min(batch, len(samples) - first) // 2
             if smaller < 1 or not out_of_memory(error):
@@ -172,7 +290,7 @@ def _measure_batches(
 
 
 def _measure_batch(
-    session: Session, batch: Batch, norm: Norm, attack: Attack, budget: int | None, seed: int
+    session: Session, batch: Batch, norm: Norm, attack: Attack, budget: int | None, seed: int, enough: float | None
 ) -> dict[str, Tensor]:
     """One batch, as the columns of Margins."""
     session.seed_draws(seed, batch.ids)
@@ -189,7 +307,9 @@ def _measure_batch(
     todo = (~wrong).nonzero()[:, 0]
     parts = by_clarity(session.calibrate(batch.images, logits), batch, logits, todo) if len(todo) else []
     for rows, evaluator in parts:
-        solution = session.solve(batch.select(rows), norm, attack, budget=budget, seed=seed, evaluator=evaluator)
+        solution = session.solve(
+            batch.select(rows), norm, attack, budget=budget, seed=seed, evaluator=evaluator, enough=enough
+        )
         found = {
             "distance": solution.distance, "adversarial": solution.adversarial, "success": solution.success,
             "adversarial_label": torch.where(solution.success, solution.label, prediction[rows]),

@@ -29,7 +29,7 @@ def test_inputs_far_from_the_boundary_are_found(norm: str) -> None:
         images = torch.rand(10, 3, 2, 2)
     labels = model(images).argmax(1)
     assert ma.measure(model, images, labels, norm).success.double().mean() >= 0.9
-    unaided = ma.measure(model, images, labels, norm, attack=ma.MarginAttack(rescue=0))
+    unaided = ma.measure(model, images, labels, norm, attack=ma.MarginAttack(rescue=0), diagnose=False)
     assert norm != "l2" or not bool(unaided.success.any())  # so the rescue finds them
 
 
@@ -61,7 +61,7 @@ def test_an_attack_may_be_named() -> None:
     model = smooth()
     images, labels = inputs(model)
     assert bool(ma.measure(model, images, labels, attack="deepfool").success.any())
-    with pytest.raises(ma.InputError, match=r"attack is 'deepfoul': give an attack such as Race\(\)"):
+    with pytest.raises(ma.InputError, match=r"no attack named 'deepfoul': did you mean deepfool"):
         ma.measure(model, images, labels, attack="deepfoul")
 
 

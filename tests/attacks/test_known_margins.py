@@ -92,7 +92,7 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
         n=2,
     ),
 }
-FIXED_RADIUS = {"bim", "pgd", "daa", "logit-difference"}
+FIXED_RADIUS = {"bim", "pgd", "daa", "logit-difference", "apgd", "square"}
 SPARSE = {"jsma", "one-pixel"}  # greedy or random in few coordinates: no claim to a margin
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import marginattack as ma
 from marginattack.attacks import Race
 from marginattack.attacks.race import CURVED, NEAR_LINEAR, scheduling
-from marginattack.attacks.race.phases import PASSES_PER_START, PlannedPhase, plan_all
+from marginattack.attacks.race.phases import MASKED, PASSES_PER_START, PlannedPhase, plan_all
 from marginattack.attacks.race.scheduling import run_interleaved, run_sequential
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
@@ -23,7 +23,7 @@ from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
 BOTH_PROFILES = Race(trust=0.3)  # about half of the digits are near-linear
-ALL_CURVED, ALL_NEAR_LINEAR = Race(trust=0.0), Race(trust=1e9)
+ALL_CURVED, ALL_NEAR_LINEAR = Race(trust=0.0, masked=CURVED), Race(trust=1e9)
 
 
 def spent(problem: Problem) -> Tensor:
@@ -65,23 +65,30 @@ def test_interleaved_phases_find_and_spend_what_sequential_ones_do(
     norm: str, budget: int, targeted: bool, graphs_made: list[StandInGraph], phases_run: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Of both profiles, with the fallback for short budgets and random starts for long ones."""
+    """Of all profiles, with the fallback for short budgets, and random starts and proposals for long ones."""
     model, images, labels, classes = with_unreachable_class(9)
     targets = (labels + 1) % 4 if targeted else None
-    near_linear = torch.arange(9) < 5
+    sample = torch.arange(9)
+    near_linear, masked = sample < 4, sample > 6
     solved = []
     for run in (run_sequential, run_interleaved):
         monkeypatch.setattr(graphs, "can_capture", lambda points, run=run: run is run_interleaved)
         problem = pose(model, images, labels, targets=targets, norm=as_norm(norm), budget=budget)
         groups = [
             (rows, plan_all(profile.table(budget), problem.norm, budget, 2 - 2 * targeted, budget // PASSES_PER_START))
-            for rows, profile in ((near_linear, NEAR_LINEAR), (~near_linear, CURVED))
+            for rows, profile in (
+                (near_linear, NEAR_LINEAR),
+                (~near_linear & ~masked, CURVED),
+                (masked, MASKED),
+            )
         ]
         run(problem, groups, classes)
         solved.append(problem)
         assert bool(graphs_made) == (run is run_interleaved)
     sequential, interleaved = solved
-    assert [name for name, *_ in phases_run].count("descend") == 2  # in short near-linear tables only as fallback
+    names = [name for name, *_ in phases_run]
+    assert names.count("descend") == (2 if budget < 200 else 3)  # in short near-linear tables only as fallback
+    assert ("propose" in names) == (norm == "linf" and budget >= 200)
     assert torch.isfinite(sequential.incumbent.distance).all()
     torch.testing.assert_close(interleaved.incumbent.distance, sequential.incumbent.distance, rtol=1e-6, atol=0)
     if norm != "l0":  # where rounding decides which of several coordinates is changed
@@ -144,10 +151,29 @@ def flat_and_bent(x: Tensor) -> Tensor:
 def test_samples_with_a_flat_boundary_are_near_linear(phases_run: list[Any]) -> None:
     x = torch.tensor([[0.2, 0.2], [0.2, 0.8], [0.2, 0.3]], dtype=torch.float64)
     problem = pose(Function(flat_and_bent), x, torch.zeros(3, dtype=torch.int64), budget=60)
-    assert Race().is_near_linear(problem).tolist() == [True, False, True]
+    assert Race().classify(problem)[0].tolist() == [True, False, True]
     problem = pose(Function(flat_and_bent), x, torch.zeros(3, dtype=torch.int64), budget=60)
     problem.solve(Race())
     assert [name for name, *_ in phases_run] == ["target", "polish", "polish", "descend", "polish", "polish"]
+
+
+def wall(x: Tensor) -> Tensor:
+    """The gradient at the first inputs points along x₀, where nothing is; the boundary is at x₁ = 0.9."""
+    c = torch.where(
+        x[:, 1] > 0.9, -1.0, 1 - 0.3 * (x[:, 0] - 0.5).clamp(max=0.2) - 0.1 * (x[:, 1] - 0.5).relu().square()
+    )
+    return torch.stack([c + 3, 0 * c + 3], 1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_samples_whose_gradients_mislead_are_masked(scale: float) -> None:
+    """But not where the misleading gradient is a matter of a small neighbourhood only."""
+    x, y = torch.full((2, 2), 0.5, dtype=torch.float64), torch.tensor([0, 0])
+    classifier = Classifier(Function(wall), bounds=(0.5 - 0.5 * scale, 0.5 + 0.5 * scale))
+    with validated(classifier, x, y) as (session, batch):
+        near_linear, masked = Race().classify(session.problem(batch, ma.L2, budget=400))
+    assert not near_linear.any()
+    assert masked.tolist() == [scale == 1.0] * 2
 
 
 @pytest.mark.parametrize("phases", [("scout",), ("descend",), ("target",), ("scout", "descend", "target", "restart")])
@@ -170,7 +196,7 @@ def test_a_race_does_not_depend_on_the_batch(
     network = smooth()
     model = Function(lambda x: network(x) * (1 + 0.9 * torch.sin(20 * x.sum(1, keepdim=True))))
     images, labels = inputs(model, n=3)
-    near_linear = Race().is_near_linear(pose(model, images, labels, budget=620))
+    near_linear, _ = Race().classify(pose(model, images, labels, budget=620))
     assert near_linear.tolist() == [False, True, True]
     together, alone = (ma.measure(model, images, labels, "l2", budget=620, batch=batch) for batch in (3, 1))
     assert bool(graphs_made) == interleaved

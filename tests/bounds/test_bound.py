@@ -36,13 +36,12 @@ def test_bounds_lie_below_exact_margins_and_attacks_above(norm: str, seed: int) 
     exact = torch.tensor([exact_margin(model, x[i], int(y[i]), norm) for i in range(len(x))], dtype=torch.float64)
     upper = ma.measure(model, x, y, norm, budget=60).distance
     assert bool((upper >= exact * (1 - 1e-5)).all())
-    for method in METHODS if norm != "l2" else ("ibp", "crown", "alpha"):
-        brackets = ma.bound(model, x, y, norm, method=method)
+    for method in METHODS:
+        brackets = ma.bound(model, x, y, norm, method=method, tolerance=3e-3)
         assert bool((brackets.lower <= exact + SLACK).all()), method
-    assert bool((brackets.lower > 0.2 * exact.clamp(max=0.5)).all())  # not vacuous
-    if norm != "l2":
-        torch.testing.assert_close(brackets.lower, exact, rtol=1e-3, atol=1e-5)
-        torch.testing.assert_close(brackets.upper, exact, rtol=1e-3, atol=1e-5)
+        assert bool((brackets.lower > 0.2 * exact.clamp(max=0.5)).all()) or method == "ibp"  # not vacuous
+    torch.testing.assert_close(brackets.lower, exact, rtol=3.1e-3, atol=1e-5)  # "exact" is the last of the methods
+    torch.testing.assert_close(brackets.upper, exact, rtol=3.1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])

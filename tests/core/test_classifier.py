@@ -149,12 +149,15 @@ def test_margins_do_not_depend_on_the_shape_of_the_input(shape: tuple[int, ...],
 
 
 def test_channels_last_memory_gives_the_same_margins() -> None:
-    model = nn.Sequential(nn.Conv2d(2, 2, 1, dtype=torch.float64), nn.Flatten(), smooth(d=8))
+    first = nn.Conv2d(2, 2, 1, bias=False, dtype=torch.float64)
+    nn.init.eye_(first.weight[:, :, 0, 0])
+    model = nn.Sequential(first, nn.Flatten(), smooth(d=8))
     images, labels = inputs(model, (2, 2, 2))
     plain, last = (
         ma.measure(model, images.contiguous(memory_format=layout), labels, attack=QUICK)
         for layout in (torch.contiguous_format, torch.channels_last)
     )
+    assert plain.success.all()
     torch.testing.assert_close(last.distance, plain.distance, rtol=1e-6, atol=0)
 
 

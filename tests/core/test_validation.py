@@ -35,7 +35,8 @@ def _unchecked() -> Iterator[None]:
 
 
 def measure(model: Any = MODEL, images: Any = X, labels: Any = Y, norm: Any = "l2", **settings: Any) -> ma.Margins:
-    return ma.measure(model, images, labels, norm, **{"attack": QUICK, **settings})
+    margins: ma.Margins = ma.measure(model, images, labels, norm, **{"attack": QUICK, **settings})
+    return margins
 
 
 def after(function: Callable[[Tensor], object]) -> nn.Module:
@@ -118,7 +119,7 @@ LABELS: dict[str, tuple[Callable[[], Any], str]] = {
     "floats": (lambda: measure(labels=Y.float()), "labels are float32: give integer class indices"),
     "one-hot": (lambda: measure(labels=nn.functional.one_hot(Y, 4)), r"labels have shape \(20, 4\).*shape \(20,\)"),
     "too few": (lambda: measure(labels=Y[:5]), "labels are 5 for 20 images"),
-    "none": (lambda: measure(labels=None), "labels are a NoneType"),
+    "none": (lambda: measure(labels=None), "labels are missing for images in a Tensor"),
     "targets that are labels": (lambda: measure(targets=Y), r"targets\[0\] is \d, the label itself"),
     "targets too high": (lambda: measure(targets=Y + 4), "targets hold [4-7], but the model has classes 0 to 3"),
     "targets too few": (lambda: measure(targets=Y[:3]), "targets are 3 for 20 images"),
@@ -126,7 +127,7 @@ LABELS: dict[str, tuple[Callable[[], Any], str]] = {
 
 SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "norm": (lambda: measure(norm="l3"), "no norm named 'l3': choose one of l0, l1, l2, linf"),
-    "norm by number": (lambda: as_norm(2), "no norm named 2: choose one of"),  # type: ignore[arg-type]
+    "norm by number": (lambda: as_norm(3), "no norm named 3: choose one of"),
     "norm that the attack does not support": (
         lambda: measure(norm="l1", attack=DeepFool()), "DeepFool supports l2, linf, not l1"),
     "bounds reversed": (lambda: measure(bounds=(1, 0)), r"bounds are \[1, 0\]: the lower bound must be below"),
@@ -138,6 +139,14 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "bounds of another shape": (
         lambda: measure(bounds=(torch.zeros(5), torch.ones(5))), r"bounds of shape \(5,\) do not fit inputs of shape"),
     "bounds of two shapes": (lambda: measure(bounds=(torch.zeros(6), torch.ones(5))), r"shapes \(6,\) and \(5,\)"),
+    "bounds of infinity": (lambda: measure(bounds=([0] * 5 + [torch.inf], [1] * 5 + [torch.inf])), r"\[inf, inf\]"),
+    "scale of zero": (lambda: measure(scale=[1, 1, 0, 1, 1, 1]), "scale holds 0: .*fixed=mask"),
+    "scale in words": (lambda: measure(scale="large"), "scale is 'large': give positive numbers"),
+    "scale of another shape": (lambda: measure(scale=[1, 2]), r"scale of shape \(2,\) do not fit"),
+    "scale twice": (lambda: measure(ma.Classifier(MODEL), scale=2), "scale is given twice"),
+    "fixed by index": (lambda: measure(fixed=[0, 3]), "fixed is int64: give a boolean mask"),
+    "everything fixed": (lambda: measure(fixed=[True] * 6), "nothing can change"),
+    "bounds of a scaled model": (lambda: ma.bound(ma.Classifier(MODEL, scale=2), X, Y), "bound does not support scale"),
     "bounds twice": (lambda: measure(ma.Classifier(MODEL), bounds=(0, 1)), "bounds is given twice"),
     "precision twice": (lambda: measure(ma.Classifier(MODEL), precision="bf16"), "precision is given twice"),
     "compiled twice": (lambda: measure(ma.Classifier(MODEL), compiled=True), "compiled is given twice"),
@@ -146,7 +155,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "no budget": (lambda: measure(budget=0), "budget is 0.*at least 1"),
     "no batch": (lambda: measure(batch=0), "batch is 0"),
     "no batch size": (lambda: ma.Classifier(MODEL, batch_size=0), "batch_size is 0: it must be at least 1"),
-    "preset": (lambda: ma.preset("mnist-l7"), "no preset named 'mnist-l7': choose one of mnist-l2"),
+    "preset": (lambda: ma.preset("mnist-l7"), "no preset named 'mnist-l7': did you mean mnist-l2?"),
     "zoo": (lambda: zoo("alexnet"), "no zoo model named 'alexnet': choose one of mnist-cnn"),
     "samples": (lambda: samples("svhn"), "no samples named 'svhn': choose one of mnist"),
     "join of nothing": (lambda: ma.Margins.join([]), "cannot join no margins"),

@@ -37,7 +37,7 @@ def kill_and_resume(folder: Path, signals: list[signal.Signals], environment: di
         result = process.wait(60)
         if number == SIGINT:
             assert result.returncode == 130
-            assert result.stderr == "marginattack: Interrupted. Run the same command again to resume.\n"
+            assert result.stderr.splitlines()[-1] == "marginattack: Interrupted. Run the same command again to resume."
             assert temporary_files(run) == []
         else:
             assert result.returncode != 0

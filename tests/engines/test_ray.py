@@ -25,7 +25,7 @@ from marginattack.runs.engines.ray import Cluster, Task, WorkerPool, _last_line
 from marginattack.runs.engines.worker import Worker
 from marginattack.runs.job import Job, open_job
 from marginattack.runs.settings import Settings, read_settings
-from marginattack.sources.data_npz import NpzData
+from marginattack.sources.data_arrays import ArrayData
 from marginattack.storage import lock
 from marginattack.storage.lock import lock_folder
 from marginattack.storage.run_folder import Part, RunFolder
@@ -107,7 +107,7 @@ def test_interrupt_ends_with_130_and_leaves_no_process_and_all_is_on_loopback_wi
     process.send_signal(signal.SIGINT)
     result = process.wait(60)
     assert result.returncode == 130
-    assert result.stderr == "marginattack: Interrupted. Run the same command again to resume.\n"
+    assert result.stderr.splitlines()[-1] == "marginattack: Interrupted. Run the same command again to resume."
     wait_until_ended(started)
     assert temporary_files(tmp_path / "run") == []
     shards = len(list(tmp_path.glob("run/margins/*/*.parquet")))
@@ -117,7 +117,7 @@ def test_interrupt_ends_with_130_and_leaves_no_process_and_all_is_on_loopback_wi
 def test_worker_refuses_another_run_than_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where a worker goes
     flags = {"model": f"{MODELS.parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "data.npz", 8))}
-    settings = read_settings(None, [], flags)
+    settings = read_settings(None, [], {**flags, "shard": 8})
     job = open_job(settings)
     identity, about = job.worker_identity(), {**job.about(), "started": "then"}
     there = str(tmp_path / "run")
@@ -170,14 +170,14 @@ def _check_worker_reads(job: Job, folder: RunFolder, owner: str, monkeypatch: py
     settings, tmp_path = job.settings, Path.cwd()
     folder.update_manifest(sessions=[job.session(8, torch.device("cpu"))])
     rows: list[int] = []
-    read = NpzData.read
+    read = ArrayData.read
 
-    def recorded_read(self: NpzData, some: list[int]) -> Any:
+    def recorded_read(self: ArrayData, some: list[int]) -> Any:
         rows.extend(some)
         return read(self, some)
 
-    monkeypatch.setattr(NpzData, "read", recorded_read)
-    monkeypatch.setattr(NpzData, "digest", lambda self: pytest.fail("a worker has read all data"))
+    monkeypatch.setattr(ArrayData, "read", recorded_read)
+    monkeypatch.setattr(ArrayData, "digest", lambda self: pytest.fail("a worker has read all data"))
     arguments = (settings.model_dump_json(), str(folder.path), str(tmp_path), json.dumps(job.worker_identity()), owner)
     rows.clear()
     one = Worker(*arguments)
@@ -202,7 +202,7 @@ def _check_worker_reads(job: Job, folder: RunFolder, owner: str, monkeypatch: py
     ("more", "named"),
     [
         (["--workers", "2"], "--workers 2 needs a Ray cluster: add --engine ray"),
-        (["--engine", "slurm"], "no engine named 'slurm': choose from serial, ray"),
+        (["--engine", "slurm"], "no engine named 'slurm': choose one of serial, ray"),
         (["--engine", "ray", "--gpus-per-worker", "1", "--device", "cpu"], "this machine has no GPU"),
         (["--engine", "ray", "--device", "cuda:1"], "cuda:1"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "at --address 127.0.0.1:1: [Errno 111] Connection refused"),
@@ -224,7 +224,7 @@ def test_more_gpus_than_the_machine_has_are_refused(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(("gpus", "device"), [(1.0, "cuda"), (0.0, "cpu")])
 def test_workers_use_the_device_that_ray_gives_them(tmp_path: Path, gpus: float, device: str) -> None:
     flags = {"model": f"{MODELS.parents[1] / 'run_models.py'}:small", "data": str(data(tmp_path / "data.npz", 8))}
-    job = open_job(read_settings(None, [], flags))
+    job = open_job(read_settings(None, [], {**flags, "shard": 8}))
     (tmp_path / "run").mkdir()
     store = RunFolder.create_or_resume(tmp_path / "run", job.identity(), job.about())
     ray = Mock()

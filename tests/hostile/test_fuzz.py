@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 import torch
 import torchvision_stub
@@ -24,11 +27,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from memory import limited_memory
 from run_folders import MODELS, data
+from safetensors.numpy import save_file
 from torch import nn
 
+from marginattack.cli.common import dump_json
 from marginattack.errors import InputError, MarginAttackError
 from marginattack.margins import Margins
-from marginattack.report.text import dump_json, summarize_run
+from marginattack.report.text import summarize_run
 from marginattack.runs.run import run
 from marginattack.runs.settings import read_settings
 from marginattack.sources.data import open_data
@@ -158,17 +163,48 @@ def test_damaged_npz(folder: Path) -> None:
     each()
 
 
+@pytest.mark.parametrize("name", ["a.npy", "a.safetensors", "a.csv", "a.parquet"])
+def test_damaged_arrays_and_tables(name: str, folder: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32), np.arange(10)
+    table = pa.table({f"f{i}": x[:, i] for i in range(4)} | {"label": y, "name": [f"row {i}" for i in y]})
+    np.save(folder / "a.npy", x)
+    np.save(folder / "y.npy", y)
+    save_file({"x": x, "y": y}, folder / "a.safetensors")
+    pa.csv.write_csv(table, folder / "a.csv")
+    pa.parquet.write_table(table, folder / "a.parquet")
+    options: dict[str, Any] = {"labels": "y.npy"} if name == "a.npy" else {}
+
+    def read() -> None:
+        opened = open_data(name, raw=True, **options)
+        opened.digest()
+        opened.read(range(len(opened)))
+
+    @cases(75)
+    @given(damaged_bytes((folder / name).read_bytes()))
+    def each(damaged: bytes) -> None:
+        (folder / name).write_bytes(damaged)
+        check(folder, read)
+
+    read()
+    each()
+
+
 def mlp() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
 
 
+@pytest.mark.parametrize(("source", "number"), [(None, 350), ("tabular-20", 50), ("resized-21", 50)])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_damaged_onnx(folder: Path) -> None:
+def test_damaged_onnx(folder: Path, source: str | None, number: int) -> None:
+    """Files of the legacy exporter, and of the current one, whose opset is converted."""
     file = folder / "m.onnx"
-    torch.onnx.export(mlp(), (torch.rand(2, 3, 2, 2),), file, opset_version=17, dynamo=False)
+    if source is None:
+        torch.onnx.export(mlp(), (torch.rand(2, 3, 2, 2),), file, opset_version=17, dynamo=False)
+    else:
+        shutil.copy(Path(__file__).parent.parent / f"data/onnx/{source}.onnx", file)
 
-    @cases(350)
+    @cases(number)
     @given(damaged_graph(file.read_bytes(), onnx))
     def each(damaged: bytes) -> None:
         file.write_bytes(damaged)

@@ -32,7 +32,7 @@ def test_numbers_match_margins_summary(real: Path) -> None:
 
 def test_curve_counts_robust_samples(tmp_path: Path) -> None:
     (series,) = read_runs([made_up_run(tmp_path / "run", 400, norms=("l2",))])
-    view = build_view([series], binned=False)
+    view = build_view([series], fit_axis([series]), binned=False)
     curve = view.datasets["curve"].columns
     right, distance = series.columns["label"] == series.columns["prediction"], series.columns["distance"]
     assert len(curve["eps"]) <= 200
@@ -49,7 +49,7 @@ def test_common_distances_are_on_the_curve(tmp_path: Path) -> None:
 
 def test_cells_keep_all_samples_and_their_bins(tmp_path: Path) -> None:
     (series,) = read_runs([made_up_run(tmp_path / "run", 5000, norms=("l2",))])
-    fine, coarse = (build_view([series], binned=binned) for binned in (False, True))
+    fine, coarse = (build_view([series], fit_axis([series]), binned=binned) for binned in (False, True))
     rows, cells = (np.array(view.datasets["rows"].columns["d"]) for view in (fine, coarse))
     weight = np.array(coarse.datasets["rows"].columns["n"])
     assert weight.sum() == len(rows) > len(cells)

@@ -193,7 +193,7 @@ def test_the_path_of_an_image_ends_nearer_than_its_first_restoration() -> None:
 
 
 BAD = {
-    "reproduce nothing": "cannot reproduce 'nothing': choose one of mnist, cifar10",
+    "reproduce anything": "cannot reproduce 'anything': choose one of mnist, cifar10",
     "reproduce mnist --data none.npz": "--data none.npz: no such file",
     "reproduce mnist --device nonsense": "--device nonsense cannot be used",
 }

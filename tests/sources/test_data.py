@@ -23,7 +23,7 @@ def test_samples_source_reads_the_bundled_samples() -> None:
 
 def test_unknown_forms(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
-    for source in (tmp_path / "a.txt", tmp_path / "none", "mnist", "http://x/y"):
+    for source in (tmp_path / "a.txt", tmp_path / "none", "http://x/y"):
         assert f"choose one of {', '.join(FORMS)}" in error_of(source)
 
 

@@ -87,7 +87,7 @@ def test_npz_ambiguous_channels_can_be_stated(tmp_path: Path) -> None:
         ({"x": pixels(2, 5, 5), "y": [[0, 1], [1, 0]]}, "save y.argmax(1)"),
         ({"x": pixels(2, 5, 5), "y": [[0], [1]]}, "save y.ravel()"),
         ({"x": pixels(2, 5, 5).astype(int), "y": [0, 1]}, "x is int64: pixels are uint8"),
-        ({"x": pixels(2, 25), "y": [0, 1]}, "x has shape (2, 25): images are (n, h, w)"),
+        ({"x": pixels(2), "y": [0, 1]}, "x has shape (2,), one number per input"),
         ({"x": pixels(2, 7, 5, 5), "y": [0, 1]}, "neither the second nor the last axis has 1, 3 or 4"),
         ({"x": np.asfortranarray(pixels(2, 5, 5)), "y": [0, 1]}, "Fortran order"),
         ({"x": pixels(0, 5, 5), "y": np.zeros(0, int)}, "it must be an array that is not empty"),

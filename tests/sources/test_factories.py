@@ -12,6 +12,7 @@ import pytest
 import torch
 from model_helpers import assert_refused, assert_same_model, linear
 
+from marginattack.sources.local_code import import_from
 from marginattack.sources.models import open_model
 
 FACTORY = """
@@ -216,3 +217,24 @@ def test_the_digest_does_not_depend_on_what_was_imported_before(
     assert open_model(source).digest == digest
     (tmp_path / "lent_values.py").write_text("VALUE = 4\n")
     assert open_model(source).digest != digest
+
+
+def test_a_pickle_finds_its_classes_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = "from torch import nn\n\n\nclass Net(nn.Linear):\n    pass\n"
+    (tmp_path / "net_of_pickle.py").write_text(net)
+    with import_from(tmp_path):
+        torch.save(importlib.import_module("net_of_pickle").Net(4, 3), tmp_path / "model.pt")
+    monkeypatch.delitem(sys.modules, "net_of_pickle")
+    assert_refused("loading it runs the code in it: pass --trust-pickle", tmp_path / "model.pt")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    line = assert_refused("cannot unpickle .*No module named 'net_of_pickle'", tmp_path / "model.pt", trust_pickle=True)
+    assert f"searched in {tmp_path / 'elsewhere'} and the installed packages; run it there, or define" in line
+    monkeypatch.chdir(tmp_path)
+    assert_refused("pass --trust-pickle", "model.pt")
+    assert "net_of_pickle" not in sys.modules
+    first = open_model("model.pt", trust_pickle=True)
+    assert first.module(torch.rand(2, 4)).shape == (2, 3)
+    assert open_model("model.pt", trust_pickle=True).digest == first.digest
+    (tmp_path / "net_of_pickle.py").write_text(net + "    scale = 2\n")
+    assert open_model("model.pt", trust_pickle=True).digest != first.digest

@@ -28,7 +28,7 @@ from marginattack.core.incumbent import GRID
 from marginattack.core.norms import Norm
 from marginattack.core.problem import Problem
 from marginattack.core.validation import Batch
-from marginattack.errors import InputError
+from marginattack.errors import InputError, choose
 from marginattack.execution.session import Session
 from marginattack.integrations import EXTERNAL_ATTACKS, external_attack
 from marginattack.integrations.external import ExternalAttack, ProblemInfo
@@ -185,10 +185,10 @@ def attack_by_name(name: str, budget: int) -> Attack:
         settings = preset(rest)
         starts = max(1, min(settings.restarts, budget // 400))  # at least 400 passes per start
         return replace(settings, restarts=starts, radius=settings.radius if starts > 1 else 0.0)
-    if name in EXTERNAL_ATTACKS:
+    if name.partition("@")[0] in EXTERNAL_ATTACKS:
         return external_attack(name)
     known = [*ATTACKS, *(f"preset:{key}" for key in PRESETS), *EXTERNAL_ATTACKS]
-    raise InputError(f"no attack named {name!r}: choose one of {', '.join(known)}")
+    raise InputError(f"no attack named {name!r}: {choose(name, known)}")
 
 
 COLUMNS = ("attack", "budget", "optimality", "excess", "median", "mean", "success", "passes", "seconds")

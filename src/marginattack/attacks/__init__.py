@@ -1,7 +1,8 @@
 """The attacks by name; other packages add theirs through the entry-point group ``marginattack.attacks``."""
 
-from importlib.metadata import entry_points
+from collections.abc import Mapping
 
+from marginattack.attacks.apgd import APGD as APGD
 from marginattack.attacks.attack import Attack as Attack
 from marginattack.attacks.bim import BIM as BIM
 from marginattack.attacks.boundary import Boundary as Boundary
@@ -17,8 +18,10 @@ from marginattack.attacks.one_pixel import OnePixel as OnePixel
 from marginattack.attacks.pgd import PGD as PGD
 from marginattack.attacks.race import Race as Race
 from marginattack.attacks.search import Search as Search
+from marginattack.attacks.square import Square as Square
+from marginattack.core.plugins import Registry
 
-ATTACKS: dict[str, type[Attack]] = {
+ATTACKS: Mapping[str, type[Attack]] = {
     "race": Race,
     "marginattack": MarginAttack,
     "fgsm": FGSM,
@@ -33,5 +36,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "jsma": JSMA,
     "one-pixel": OnePixel,
     "boundary": Boundary,
+    "apgd": APGD,
+    "square": Square,
 }
-ATTACKS |= {plugin.name: plugin.load() for plugin in entry_points(group="marginattack.attacks")}
+ATTACKS = Registry("marginattack.attacks", ATTACKS)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from marginattack.core.norms import Norm
+from marginattack.core.norms import Norm, is_bundled
 from marginattack.core.problem import Problem
 from marginattack.errors import InputError
 
@@ -15,6 +15,7 @@ class Attack(ABC):
 
     Attributes:
         norms: Names of the norms that it supports.
+        any_norm: Whether it supports norms of other packages too, since it knows of a norm only what ``Norm`` has.
         cost: Passes per step, such as "1 forward + 1 backward".
         reference: Authors and year.
 
@@ -29,12 +30,14 @@ class Attack(ABC):
     """
 
     norms: ClassVar[tuple[str, ...]]
+    any_norm: ClassVar[bool] = False
     cost: ClassVar[str]
     reference: ClassVar[str]
 
     def check_norm(self, norm: Norm) -> None:
         """Raise InputError unless the attack supports this norm."""
-        require_norm(norm, self.norms, type(self).__name__)
+        if not self.any_norm or is_bundled(norm):
+            require_norm(norm, self.norms, type(self).__name__)
 
     @abstractmethod
     def __call__(self, problem: Problem) -> None: ...

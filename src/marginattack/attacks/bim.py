@@ -30,7 +30,7 @@ class BIM(FixedRadiusAttack):
     cost: ClassVar = PGD.cost
     reference: ClassVar = "Kurakin, Goodfellow, Bengio 2017"
 
-    eps: float = 0.3
+    eps: float | None = None
     steps: int = 10
     step: float = 0.2
     relative: bool = True

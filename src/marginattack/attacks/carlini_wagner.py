@@ -79,7 +79,7 @@ class TanhBox:
 
     def w(self, x: Points) -> Points:
         """The w of x."""
-        unit = (x - self.centre) / self.half
+        unit = torch.where(self.half > 0, (x - self.centre) / self.half, 0)
         return torch.where(self.bounded, torch.atanh(EDGE * unit), unit)
 
     def x(self, w: Points) -> tuple[Points, Points]:

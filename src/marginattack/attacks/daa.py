@@ -81,7 +81,7 @@ class DAA(FixedRadiusAttack):
     cost: ClassVar = "1 forward + 1 backward per step and particle"
     reference: ClassVar = "Zheng, Chen, Ren 2018"
 
-    eps: float = 0.3
+    eps: float | None = None
     steps: int = 40
     step: float = 1 / 30
     particles: int = 10

@@ -36,7 +36,7 @@ class LogitDifferenceAttack(FixedRadiusAttack):
     cost: ClassVar = "1 forward per candidate, then 1 forward + 1 backward per step"
     reference: ClassVar = "Gupta 2018, MNIST challenge leaderboard"
 
-    eps: float = 0.3
+    eps: float | None = None
     steps: int = 40
     step: float = 1 / 30
     relative: bool = True

@@ -199,6 +199,7 @@ class MarginAttack(Attack):
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
+    any_norm: ClassVar = True
     cost: ClassVar = "1 forward + 1 backward per move; a scan 1 backward per candidate"
     reference: ClassVar = "Zhang, Chang, Yu, Qian 2019"
 

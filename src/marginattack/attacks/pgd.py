@@ -12,21 +12,40 @@ import torch
 
 from marginattack.attacks.attack import Attack
 from marginattack.core.losses import CROSS_ENTROPY, Loss
+from marginattack.core.norms import Norm
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
+from marginattack.errors import InputError
 
 
 class FixedRadiusAttack(Attack):
-    """An attack within a radius, which may differ per sample."""
+    """An attack within a radius, which may differ per sample; the distances that it finds are no margins.
 
-    eps: float
+    ``eps`` has no default, since no radius suits all data; ``within`` does without it.
+    """
+
+    eps: float | None
+    stop: bool
+
+    def check_norm(self, norm: Norm) -> None:
+        """Raise InputError unless the attack supports this norm and has a radius."""
+        super().check_norm(norm)
+        name = type(self).__name__
+        if self.eps is None:
+            raise InputError(f"{name} has no radius: give one, {name}(eps=8/255) or --set attack.NAME.eps=0.03")
 
     def __call__(self, problem: Problem) -> None:
+        assert self.eps is not None  # see check_norm
         self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
 
     @abstractmethod
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:
         """Attack each sample within its own radius; ``start`` replaces the first starting point."""
+
+    def deactivate_found(self, problem: Problem, radius: Scalars) -> None:
+        """With ``stop``, deactivate samples that have an adversarial point within their radius."""
+        if self.stop:
+            problem.budget.deactivate((problem.incumbent.distance <= radius)[:, 0])
 
 
 @final
@@ -58,7 +77,7 @@ class PGD(FixedRadiusAttack):
     cost: ClassVar = "1 forward + 1 backward per step"
     reference: ClassVar = "Madry, Makelov, Schmidt, Tsipras, Vladu 2018"
 
-    eps: float = 0.3
+    eps: float | None = None
     steps: int = 40
     step: float = 1 / 30
     relative: bool = True
@@ -82,11 +101,6 @@ class PGD(FixedRadiusAttack):
             x = steepest_step(problem, x, g, length, radius)
         problem.value(x)
         self.deactivate_found(problem, radius)
-
-    def deactivate_found(self, problem: Problem, radius: Scalars) -> None:
-        """With ``stop``, deactivate samples that have an adversarial point within their radius."""
-        if self.stop:
-            problem.budget.deactivate((problem.incumbent.distance <= radius)[:, 0])
 
 
 def random_point(problem: Problem, radius: Scalars) -> Points:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from marginattack.attacks.marginattack import ActiveSet, BallProjection, MarginAttack, TangentProjection
 from marginattack.core.schedules import Constant, Power
-from marginattack.errors import InputError
+from marginattack.errors import InputError, choose
 
 _OFFSET = Constant(-0.01)
 _PAPER = MarginAttack(follow=0, rescue=0, offset=_OFFSET, closing_offset=_OFFSET, projection=TangentProjection())
@@ -52,7 +52,7 @@ def preset(name: str, bounds: tuple[float | int, float | int] = (0.0, 1.0)) -> M
         0.1
     """
     if name not in PRESETS:
-        raise InputError(f"no preset named {name!r}: choose one of {', '.join(PRESETS)}")
+        raise InputError(f"no preset named {name!r}: {choose(name, PRESETS)}")
     width, attack = PRESETS[name]
     unit = (bounds[1] - bounds[0]) / width
     projection = attack.projection

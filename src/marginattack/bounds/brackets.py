@@ -1,14 +1,17 @@
 """Brackets: both sides of each margin, one row per sample."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-CLOSED = 0.01  # a bracket whose sides differ by less than this share of the upper one is closed
+from marginattack.errors import InputError
+from marginattack.margins import CLOSED, Margins
+
+AGREE = 1e-6  # share by which a lower bound may exceed a margin, since solvers have tolerances
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,6 +25,7 @@ class Brackets:
         upper: (n,) float64, the distance of a known adversarial point; infinite where none is known.
         adversarial: shaped like the images; the point at distance ``upper`` where it is known, else the image itself.
         per_class: (n, classes) float64, what is certified towards each class; infinite for the label.
+        adversarial_label: (n,) the predicted class of ``adversarial``.
         label: (n,) the true class.
         prediction: (n,) the predicted class of the input.
         certified_by: the method behind each lower bound; "" where it is 0.
@@ -41,6 +45,7 @@ class Brackets:
     lower: Tensor
     upper: Tensor
     adversarial: Tensor
+    adversarial_label: Tensor
     per_class: Tensor
     label: Tensor
     prediction: Tensor
@@ -60,6 +65,50 @@ class Brackets:
     def closed(self) -> Tensor:
         """(n,) bool, whether both sides agree to 1 %."""
         return (self.lower >= (1 - CLOSED) * self.upper) | (self.upper == 0)
+
+    def add_to(self, margins: Margins) -> Margins:
+        """Return margins with these bounds: ``lower``, ``certified_by`` and ``closed``, the better one of both.
+
+        Where a nearer adversarial point than that of the attack is known, it takes its place.
+
+        Args:
+            margins: What ``ma.measure`` returned for the same samples.
+
+        Returns:
+            The same margins with their bounds.
+
+        Raises:
+            InputError: The margins are of other samples or another norm, or contradict the bounds.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> model, images = torch.nn.Flatten(), torch.tensor([[0.9, 0.2], [0.5, 0.1]])
+            >>> margins = ma.measure(model, images, [0, 0], norm="linf")
+            >>> margins = ma.bound(model, images, [0, 0], norm="linf", upper=margins).add_to(margins)
+            >>> margins.closed.tolist(), margins.certified_by
+            ([True, True], ('alpha', 'alpha'))
+        """
+        if margins.norm != self.norm or not torch.equal(margins.label, self.label):
+            raise InputError("the margins are of other samples, or in another norm: give those of the same inputs")
+        nearer = (self.upper < margins.distance) & (self.adversarial_label != self.label)
+        distance = torch.where(nearer, self.upper, margins.distance)
+        if bool((wrong := self.lower > (1 + AGREE) * distance).any()):
+            row = int(wrong.nonzero()[0])
+            known = f"sample {row} is certified to {self.lower[row]:.4g}, but has a margin of {distance[row]:.4g}"
+            raise InputError(f"{known}: bounds and margins are of different models or inputs")
+        better = self.lower > margins.lower
+        pixels = nearer.view(-1, *[1] * (margins.adversarial.ndim - 1))
+        return replace(
+            margins, distance=distance, success=margins.success | nearer, rejected=margins.rejected & ~nearer,
+            adversarial=torch.where(pixels, self.adversarial, margins.adversarial),
+            adversarial_label=torch.where(nearer, self.adversarial_label, margins.adversarial_label),
+            lower=torch.where(better, self.lower, margins.lower).minimum(distance),
+            certified_by=tuple(
+                new if use else old
+                for new, old, use in zip(self.certified_by, margins.certified_by, better.tolist(), strict=True)
+            ),
+        )  # fmt: skip
 
     def certified_accuracy(self, eps: float | Sequence[float]) -> Any:
         """Return the share of samples that no perturbation of size ``eps`` or less can change the right class of.

@@ -81,16 +81,13 @@ def clever(
         tensor([0.4500], dtype=torch.float64)
     """
     norm = as_norm(norm)
-    if norm.name not in BALLS:
-        raise InputError(f"CLEVER needs a norm with a dual, not {norm}: choose one of {', '.join(BALLS)}")
-    if not 0 < radius < float("inf") or batches < 2 or samples < 1:
-        given = f"radius {radius}, batches {batches}, samples {samples}"
-        raise InputError(f"{given}: give a finite radius above 0, at least 2 batches and 1 sample")
+    _check_numbers(norm, radius, batches, samples)
     if isinstance(model, Classifier) and bounds is not None:
         raise InputError("bounds are given twice: omit them, since the Classifier has its own")
     classifier = model if isinstance(model, Classifier) else Classifier(model, bounds=bounds)
     settings = {"batches": batches, "samples": samples, "seed": seed, "targeted": targets is not None}
     with open_session(classifier) as session:
+        session.space.require_plain("clever")
         batch = session.validate(images, labels, targets)
         x, y, a, classes = batch.images, batch.labels, batch.targets, batch.classes
         prediction, evaluator = session.predict(x), session.evaluator()
@@ -109,6 +106,14 @@ def clever(
     return Clever(
         norm=norm.name, radius=radius, estimate=estimate, per_class=per_class, slope=slope, fit=fit, settings=settings
     )
+
+
+def _check_numbers(norm: Norm, radius: float, batches: int, samples: int) -> None:
+    if norm.name not in BALLS:
+        raise InputError(f"CLEVER needs a norm with a dual, not {norm}: choose one of {', '.join(BALLS)}")
+    if not 0 < radius < float("inf") or batches < 2 or samples < 1:
+        given = f"radius {radius}, batches {batches}, samples {samples}"
+        raise InputError(f"{given}: give a finite radius above 0, at least 2 batches and 1 sample")
 
 
 def _gradient_norms(

@@ -1,28 +1,48 @@
-"""Close brackets with exact solvers: the nearest classes first, each within the distance of the nearest known point."""
+"""Close brackets exactly: branch and bound at the radius that closes them; mixed-integer programs where pools are.
+
+A bracket is closed once no adversarial point lies within (1 − tolerance) times the nearest known distance: a question
+of yes or no at one radius. A nearer point that turns up on the way lowers that radius; domains that are done stay done.
+"""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from marginattack.bounds.exact import NORMS, Encoding, encode, make_matrices, solve_class
+from marginattack.bounds.branching import Branching
+from marginattack.bounds.exact import (
+    NORMS,
+    Encoding,
+    Matrices,
+    check_piecewise_linear,
+    encode,
+    make_matrices,
+    solve_class,
+)
 from marginattack.bounds.graph import Graph
+from marginattack.bounds.leaves import nearest_point
 from marginattack.bounds.propagation import CROWN, Limits, OutOfTime, Propagation
-from marginattack.bounds.regions import make_region
+from marginattack.bounds.regions import Region, make_region
+from marginattack.bounds.relaxations import MaxPool, ReLU
 from marginattack.core.box import Box
 from marginattack.core.norms import Norm
 from marginattack.core.validation import Batch
-from marginattack.errors import InputError
 from marginattack.execution.session import Session
 
 BEYOND = (1.0, 2.0, 4.0, 8.0, 16.0)  # times the rounding of the logits: how far beyond the boundary points are moved
 SAFETY = 1e-6  # share of a solver's bound that its tolerances may cost
+WHOLE = 1 + 1e-9  # times the largest distance in the box: all of it, whatever the rounding
+GROWN = 1 + 1e-12  # by how much a region may exceed its radius
+INSIDE = 0.99  # of the tolerance, so that rounding does not leave a bracket open
+PROJECTIONS = 4  # onto the boundary's tangent plane, from points that may lead to a nearer adversarial one
+NEARER = 1e-5  # a nearer point is nearer by this share, and this share of the label's lead beyond the boundary
+FIRST_SHARE = 0.7  # of a sample's time for the radius that closes its bracket; smaller ones get the rest
 
 
 @dataclass(frozen=True, eq=False)
 class Closing:
-    """What solvers work on: validated samples, what is certified towards each class, and the nearest known points."""
+    """What is worked on: validated samples, what is certified towards each class, and the nearest known points."""
 
     session: Session
     graph: Graph
@@ -33,27 +53,128 @@ class Closing:
     farthest: Tensor  # (n,) the largest distance inside the box
     adversarial: Tensor  # like the images, at distance upper
 
-    def run(self, rows: Tensor, limits: Limits) -> None:
-        """Solve these samples; the time left is shared out evenly.
+    def run(self, rows: Tensor, tolerance: float, limits: Limits) -> str:
+        """Close these samples; the time left is shared out evenly. Returns what their certificates are called.
 
         Raises:
-            InputError: The norm or the network has no exact solver.
+            InputError: The network is not piecewise linear.
         """
-        if self.norm.name not in NORMS:
-            raise InputError(f"exact margins in {self.norm} are not available: choose one of {', '.join(NORMS)}")
-        matrices = make_matrices(self.graph)
+        check_piecewise_linear(self.graph)
+        pooled = self.norm.name in NORMS and any(isinstance(node.rule, MaxPool) for node in self.graph.nodes)
+        matrices = make_matrices(self.graph) if pooled else None
         for place, row in enumerate(rows.tolist()):
             now = time.monotonic()
-            deadline = now + (limits.deadline - now) / (len(rows) - place)
-            cutoff = float(torch.minimum(self.upper, self.farthest)[row])
-            if not torch.isfinite(torch.tensor(cutoff)) or float(self.per_class[row].min()) >= cutoff:
+            own = replace(limits, deadline=now + (limits.deadline - now) / (len(rows) - place))
+            if not bool(torch.isfinite(torch.minimum(self.upper, self.farthest)[row])):
                 continue
-            try:
-                propagation, least, errors = self._relax(row, cutoff, Limits(limits.chunk, deadline))
-            except OutOfTime:
-                continue
-            self.per_class[row] = torch.where(least > 0, self.per_class[row].clamp(min=cutoff), self.per_class[row])
-            self._solve(row, cutoff, encode(matrices, propagation), errors, deadline)
+            if matrices is not None:
+                self._program(row, matrices, own)
+            elif any(isinstance(node.rule, ReLU) for node in self.graph.nodes):
+                self._close(row, tolerance, own)
+        return "exact" if matrices is None else "milp"
+
+    def _close(self, row: int, tolerance: float, limits: Limits) -> None:
+        """Branch and bound at the radius that closes the bracket, and where that fails at smaller ones."""
+        now = time.monotonic()
+        first = replace(limits, deadline=now + FIRST_SHARE * (limits.deadline - now))
+        failed = 1 - INSIDE * tolerance  # shares of the nearest known distance
+        if self._branch(row, failed, first):
+            return
+        while (now := time.monotonic()) < limits.deadline:
+            certified = float(self.per_class[row].min()) / self._reach(row)
+            share = (certified + failed) / 2
+            if share - certified < tolerance:
+                break
+            if not self._branch(row, share, replace(limits, deadline=(now + limits.deadline) / 2)):
+                failed = share
+
+    def _reach(self, row: int) -> float:
+        """The distance that matters: of the nearest known point, or of the farthest one of the box."""
+        return float(torch.minimum(self.upper, self.farthest * WHOLE)[row])
+
+    def _branch(self, row: int, share: float, limits: Limits) -> bool:
+        """Branch and bound within a share of the distance that matters; whether it proves that no point is there."""
+        certified, device = self.per_class[row], self.session.classifier.device
+        label = int(self.samples.labels[row])
+        region = self._region(row, share)
+        whole = float(region.radius) > float(self.farthest[row])  # then what is proven holds at any distance
+        goals = (certified < (torch.inf if whole else share * self._reach(row))).nonzero()[:, 0]
+        unit = torch.eye(self.samples.classes, dtype=torch.float64, device=device)
+        search = None
+        try:
+            search = Branching(self.graph.to(torch.float64), region, unit[label] - unit[goals.to(device)], limits)
+            while len(search.open_goals()):
+                if not self._look(row, search.points) and search.stuck and not self._settle(row, search, goals):
+                    break
+                search.region = self._region(row, share)
+                search.step()
+        except OutOfTime:
+            if search is None:
+                return False
+        proven = torch.ones(len(goals), dtype=torch.bool)
+        proven[search.open_goals().cpu()] = False
+        radius = float(search.region.radius) / GROWN
+        value = torch.inf if radius >= float(self.farthest[row]) else radius
+        certified[goals[proven]] = certified[goals[proven]].clamp(min=value)
+        return bool(proven.all())
+
+    def _region(self, row: int, share: float) -> Region:
+        """The region within a share of the distance that matters; the whole box where no point is known."""
+        images, device = self.samples.images[row, None].double(), self.session.classifier.device
+        lo, hi = (each.double() for each in self.session.classifier.bounds_for(images))
+        reach = self._reach(row)
+        radius = torch.tensor([reach if reach > float(self.farthest[row]) else share * reach], dtype=torch.float64)
+        return make_region(self.norm, images, lo, hi, radius).to(torch.float64, device)
+
+    def _look(self, row: int, points: Tensor) -> bool:
+        """Whether a point on the tangent plane of the boundary, seen from some points, is a nearer adversarial one."""
+        if not len(points):
+            return False
+        classifier, batch = self.session.classifier, self.samples.select(torch.tensor([row]))
+        label, x = int(batch.labels[0]), batch.images.flatten(1)
+        box = Box(*(each.reshape(1, -1) for each in classifier.bounds_for(batch.images)))
+        start, near = x.expand(len(points), -1), points.flatten(1).to(x)
+        for _ in range(PROJECTIONS):
+            leaf = near.view(-1, *batch.images.shape[1:]).to(classifier.device).requires_grad_()
+            logits = classifier.logits(leaf)
+            others = logits.index_fill(1, torch.tensor([label], device=logits.device), -torch.inf)
+            lead = logits[:, label] - others.amax(1)
+            g = torch.autograd.grad(lead.sum(), leaf)[0].cpu().flatten(1)
+            lead = lead.detach().cpu().to(x.dtype)[:, None]
+            at_start = lead + (g * (start - near)).sum(1, keepdim=True)
+            near = self.norm.onto_plane(start, g, at_start * (1 + NEARER), box)
+        size = self.norm.size(near.double() - start.double())[:, 0]
+        wrong = self.session.predict(near.view(-1, *batch.images.shape[1:])) != label
+        size = torch.where(wrong, size, torch.inf)
+        best = int(size.argmin())
+        found = near[best].view(batch.images.shape)
+        if float(size[best]) >= float(self.upper[row]) * (1 - NEARER) or not bool(self.session.verify(batch, found)[0]):
+            return False
+        self.upper[row], self.adversarial[row] = size[best], found[0]
+        return True
+
+    def _settle(self, row: int, search: Branching, goals: Tensor) -> bool:
+        """Whether a domain in which the network is linear holds a nearer adversarial point."""
+        image = self.samples.images[row].double()
+        sides = (each.double().expand_as(image) for each in self.session.classifier.bounds_for(image[None]))
+        centre, lo, hi = (each.flatten().numpy() for each in (image, *sides))
+        before = float(self.upper[row])
+        for a, b, goal in search.leaves():
+            point = nearest_point(a.cpu().numpy(), b.cpu().numpy(), centre, lo, hi, self.norm.name)
+            if point is not None:
+                slack = float(search.slack[goal])
+                self._confirm(row, int(goals[goal]), torch.from_numpy(point), slack)
+        return float(self.upper[row]) < before
+
+    def _program(self, row: int, matrices: Matrices, limits: Limits) -> None:
+        """Mixed-integer programs for the classes that are still open."""
+        cutoff = float(torch.minimum(self.upper, self.farthest)[row])
+        try:
+            propagation, least, errors = self._relax(row, cutoff, limits)
+        except OutOfTime:
+            return
+        self.per_class[row] = torch.where(least > 0, self.per_class[row].clamp(min=cutoff), self.per_class[row])
+        self._solve(row, cutoff, encode(matrices, propagation), errors, limits.deadline)
 
     def _relax(self, row: int, cutoff: float, limits: Limits) -> tuple[Propagation, Tensor, Tensor]:
         """Bounds of all nodes within the cut-off, of the label's lead over each class, and the rounding in it."""

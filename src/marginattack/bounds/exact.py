@@ -41,18 +41,19 @@ class Matrices:
     parts: dict[int, tuple[list[Matrix], Array]]
 
 
-def make_matrices(graph: Graph) -> Matrices:
-    """The matrices of a graph in float64.
-
-    Raises:
-        InputError: The network is not piecewise linear.
-    """
-    parts = {}
-    for index, node in enumerate(graph.nodes):
+def check_piecewise_linear(graph: Graph) -> None:
+    """Raise ``InputError`` for a network that is not piecewise linear."""
+    for node in graph.nodes:
         if isinstance(node.rule, NonLinear) and not isinstance(node.rule, ReLU | MaxPool):
             raise InputError(
                 f"exact margins need a piecewise linear network, without {node.rule.name}: use method='alpha'"
             )
+
+
+def make_matrices(graph: Graph) -> Matrices:
+    """The matrices of a piecewise linear network in float64."""
+    parts = {}
+    for index, node in enumerate(graph.nodes):
         if isinstance(node.rule, Affine):
             rule, shapes = node.rule.to(torch.float64), [graph.nodes[i].shape for i in node.inputs]
             size = int(np.prod(node.shape))

@@ -1,6 +1,9 @@
 """A model as a graph of affine and non-linear operations, traced by torch.export; unknown operations are refused."""
 
+import io
+import logging
 import warnings
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,13 +64,17 @@ def trace(model: nn.Module, images: Tensor) -> Graph:
         raise InputError(f"model computes in {name}: bounds need float32 or float64, such as model.float()")
     images = images.to(dtype)
     example = images[torch.arange(SAMPLES, device=images.device) % len(images)].clone()
+    silenced = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # torch.export logs and prints what it also raises, over many lines
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.export.export(model, (example,), strict=False)
     except Exception as error:
         hint = "bounds need a model without control flow that depends on the input"
         raise InputError(f"torch.export cannot trace the model ({one_line(error)}): {hint}") from error
+    finally:
+        logging.disable(silenced)
     graph = Graph(tuple(_Translator(program, dtype).nodes()), dtype)
     with torch.no_grad():
         expected, found = model(example.clone()), graph.value(example)  # a model may edit its input

@@ -59,6 +59,7 @@ def kkt_residual(
     with open_session(
         model if isinstance(model, Classifier | Session) else Classifier(model, bounds=bounds)
     ) as session:
+        session.space.require_plain("kkt_residual")
         x = session.validate(images, margins.label).images
         if margins.adversarial.shape != x.shape:
             shapes = f"{tuple(margins.adversarial.shape)} and {tuple(x.shape)}"

@@ -12,7 +12,7 @@ the network in real arithmetic and as it is computed, whatever the order of its 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from marginattack.bounds.graph import Graph
 from marginattack.bounds.operations import Affine, Diagonal, Rows, Shape, Sum, rounding
-from marginattack.bounds.regions import Region, least
+from marginattack.bounds.regions import Region, least_value
 from marginattack.bounds.relaxations import Lines, NonLinear, ReLU
 
 TILE = 2  # height and width of the neurons whose bounds are propagated together: they read nearly the same inputs
@@ -52,7 +52,8 @@ class Relaxation:
     Args:
         name: What a certificate by it is called.
         backward: Whether linear functions are propagated, or intervals alone.
-        steps: Steps of Adam on the slopes of the lines.
+        steps: Steps of Adam on the slopes of the lines, for bounds of the logits.
+        inner_steps: The same for bounds of hidden neurons.
         rate: The step size, as a share of a slope of 1; falls to a tenth.
         exact: Whether a solver closes what the relaxation leaves open.
 
@@ -65,6 +66,7 @@ class Relaxation:
     name: str
     backward: bool
     steps: int = 0
+    inner_steps: int = 0
     rate: float = 0.2
     exact: bool = False
 
@@ -76,6 +78,15 @@ EXACT = replace(ALPHA, name="exact", exact=True)
 METHODS = {method.name: method for method in (IBP, CROWN, ALPHA, EXACT)}
 
 
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """Linear functions of the input: coefficients (None: all 0), constants (n, rows), and the rounding in them."""
+
+    rows: Rows | None
+    constant: Tensor
+    error: Tensor
+
+
 @dataclass(eq=False)
 class Propagation:
     """Bounds of all nodes of a network over one region, and of linear functions of its nodes."""
@@ -84,6 +95,7 @@ class Propagation:
     region: Region
     method: Relaxation
     limits: Limits = Limits()
+    given: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # what is known of some nodes already
     bounds: list[tuple[Tensor, Tensor]] = field(init=False, default_factory=list)
     lines: dict[int, Lines] = field(init=False, default_factory=dict)
     errors: dict[int, Tensor] = field(init=False, default_factory=dict)
@@ -91,7 +103,9 @@ class Propagation:
     def __post_init__(self) -> None:
         region = self.region
         slack = rounding(2, region.centre.dtype) * region.magnitude
+        self.empty = torch.zeros(len(region.centre), dtype=torch.bool, device=region.centre.device)
         self.bounds.append((region.centre - region.down - slack, region.centre + region.up + slack))
+        self._intersect(0)
         readers = self._readers()
         exact = self._exact_intervals()
         for index, node in enumerate(self.graph.nodes[1:], 1):
@@ -99,14 +113,24 @@ class Propagation:
             rule = node.rule
             if isinstance(rule, Affine):
                 self._enter_affine(index, rule)
+                self._intersect(index)
                 if self.method.backward and index in readers and index not in exact:
                     self._tighten(index, readers[index])
             elif rule is not None:
                 lo, hi = self.bounds[node.inputs[0]]
                 self.bounds.append(rule.image(lo, hi, self.graph.model_dtype))
+                self._intersect(index)
                 lines = rule.lines(lo, hi, [])
                 self.lines[index] = lines if self.method.backward else self._constant(index, lines)
                 self.errors[index] = self._line_errors(index, rule, self.lines[index])
+
+    def _intersect(self, index: int) -> None:
+        """Bring in what is given; a sample whose bounds contradict each other has no points."""
+        if index in self.given:
+            low, high = (own.expand_as(g) for own, g in zip(self.bounds[index], self.given[index], strict=True))
+            low, high = torch.maximum(low, self.given[index][0]), torch.minimum(high, self.given[index][1])
+            self.empty |= (low > high).flatten(1).any(1)
+            self.bounds[index] = low, torch.maximum(low, high)
 
     def _readers(self) -> dict[int, list[NonLinear]]:
         """The non-linear operations that read each node."""
@@ -118,7 +142,8 @@ class Propagation:
 
     def _exact_intervals(self) -> set[int]:
         """Nodes whose intervals nothing can tighten: one affine operation, and scalings, after a box."""
-        independent, exact = ({0}, {0}) if self.region.norm == "linf" else (set(), set())
+        box = self.region.norm == "linf" and self.region.cut is None
+        independent, exact = ({0}, {0}) if box else (set(), set())
         for index, node in enumerate(self.graph.nodes[1:], 1):
             if isinstance(node.rule, Affine) and len(node.inputs) == 1:
                 source, scales = node.inputs[0], isinstance(node.rule, Diagonal | Sum) or not node.rule.fan_in
@@ -160,21 +185,34 @@ class Propagation:
         needed = torch.stack([reader.undecided(lo, hi) for reader in readers]).any(0)
         if not bool(needed.any()):
             return
-        lo, hi = lo.clone(), hi.clone()
-        most = max(prod(node.shape) for node in self.graph.nodes[: index + 1])
-        for units, rows in _unit_rows(needed.any(0), max(1, self.limits.chunk // (most * len(lo))), lo.dtype):
+        lo, hi = (each.clone(memory_format=torch.contiguous_format) for each in (lo, hi))
+        flat_l, flat_u = lo.view(len(lo), -1), hi.view(len(hi), -1)
+        most = max(1, self.limits.chunk // (max(prod(node.shape) for node in self.graph.nodes[: index + 1]) * len(lo)))
+        rows_of = _own_unit_rows if self.given else _unit_rows
+        for units, rows in rows_of(needed, most, lo.dtype):
             self.limits.check()
-            low, _ = self.lower(index, rows)
-            high, _ = self.lower(index, Rows(-rows.a, rows.corner))
-            flat_l, flat_u = lo.flatten(1), hi.flatten(1)
-            flat_l[:, units] = torch.fmax(flat_l[:, units], low)
-            flat_u[:, units] = torch.fmin(flat_u[:, units], -high)
+            low, _ = self._optimised(index, rows, self.method.inner_steps)
+            high, _ = self._optimised(index, Rows(-rows.a, rows.corner), self.method.inner_steps)
+            flat_l.scatter_(1, units, torch.fmax(flat_l.gather(1, units), low))
+            flat_u.scatter_(1, units, torch.fmin(flat_u.gather(1, units), -high))
+        self.empty |= (lo > hi).flatten(1).any(1)
         self.bounds[index] = lo, torch.maximum(lo, hi)
 
-    def lower(self, start: int, rows: Rows, slopes: dict[int, list[Tensor]] | None = None) -> tuple[Tensor, Tensor]:
+    def lower(self, start: int, rows: Rows, slopes: Mapping[int, list[Tensor]] | None = None) -> tuple[Tensor, Tensor]:
         """Lower bounds of linear functions of a node over the region, (n, rows), and the rounding in them.
 
         The rounding is subtracted already. ``slopes`` replaces free slopes of the lines.
+        """
+        return self.concretise(self.linear(start, rows, slopes), self.region)
+
+    def linear(
+        self, start: int, rows: Rows, slopes: Mapping[int, list[Tensor]] | None = None,
+        penalties: Mapping[int, Tensor] | None = None, seen: dict[int, Tensor] | None = None, *, charged: bool = True,
+    ) -> Linear:  # fmt: skip
+        """Linear functions of a node as linear functions of the input that are nowhere above them.
+
+        ``penalties`` are linear functions of nodes that are not positive where the bound must hold: they are added.
+        ``seen`` receives the coefficients of every node. Not ``charged``: without the rounding.
         """
         a = rows.a.expand(len(self.region.centre), *rows.a.shape[1:])
         pending, constant, error = {start: Rows(a, rows.corner)}, a.new_zeros(a.shape[:2]), a.new_zeros(a.shape[:2])
@@ -183,6 +221,10 @@ class Propagation:
             if current is None:
                 continue
             node = self.graph.nodes[index]
+            if penalties and index in penalties:
+                current = current.add(Rows(penalties[index]), node.shape)
+            if seen is not None:
+                seen[index] = current.widen(node.shape).a
             shapes = [self.graph.nodes[i].shape for i in node.inputs]
             errors, found = self.errors[index], []
             if isinstance(node.rule, Affine):
@@ -193,54 +235,49 @@ class Propagation:
                 lines = self.lines[index]
                 if slopes and slopes[index]:
                     lines = node.rule.lines(*self.bounds[node.inputs[0]], slopes[index])
-                    errors = self._line_errors(index, node.rule, lines)
+                    errors = self._line_errors(index, node.rule, lines) if charged else errors
                 passed, more = node.rule.backward(current, lines, shapes[0])
                 found, constant = [passed], constant + more
-            error = error + current.charge(errors)
+            error = error + current.charge(errors) if charged else error
             for source, each, shape in zip(node.inputs, found, shapes, strict=True):
                 pending[source] = pending[source].add(each, shape) if source in pending else each
-        return self._concretise(pending.get(0), constant, error)
+        return Linear(pending.get(0), constant, error)
 
-    def _concretise(self, rows: Rows | None, constant: Tensor, error: Tensor) -> tuple[Tensor, Tensor]:
-        """The least value of linear functions of the input."""
-        value = constant
-        if rows is not None:
-            centre, down, up = (
-                rows.crop(each[:, None]).flatten(2) for each in (self.region.centre, self.region.down, self.region.up)
-            )
-            a = rows.a.flatten(2)
-            value = constant + (a * centre).sum(2) + least(self.region, a, down, up)
-            size = centre.abs() + torch.maximum(down, up)
-            error = error + rounding(2 * a.shape[2] + 64, a.dtype) * ((a.abs() * size).sum(2) + constant.abs())
-        error = ERROR_FACTOR * error
+    def concretise(self, found: Linear, region: Region) -> tuple[Tensor, Tensor]:
+        """The least value of linear functions over a region, and the rounding in it, which is subtracted already."""
+        value, error = found.constant, ERROR_FACTOR * found.error
+        if found.rows is not None:
+            rows = found.rows if region.cut is None else found.rows.widen(self.graph.nodes[0].shape)
+            parts = (rows.crop(each[:, None]).flatten(2) for each in (region.centre, region.down, region.up))
+            value, more = least_value(region, rows.a.flatten(2), found.constant, *parts)
+            error = error + ERROR_FACTOR * more
         return (value - error).nan_to_num(nan=-torch.inf), error.nan_to_num(nan=torch.inf)
 
     def output(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower bounds of linear functions (n, rows, classes) of the logits, and the rounding in them.
+        """Lower bounds of linear functions (n, rows, classes) of the logits, and the rounding in them."""
+        return self._optimised(len(self.graph.nodes) - 1, Rows(rows), self.method.steps)
 
-        With α-CROWN, the best over the steps; it ends once every bound is positive.
-        """
-        last = len(self.graph.nodes) - 1
+    def _optimised(self, start: int, rows: Rows, steps: int) -> tuple[Tensor, Tensor]:
+        """``lower``, the best over steps of Adam on the slopes; it ends once every bound is positive."""
         with torch.no_grad():
-            best, error = self.lower(last, Rows(rows))
-        if not self.method.steps:
-            return best, error
-        slopes = {}
-        for index, node in enumerate(self.graph.nodes):
+            best, error = self.lower(start, rows)
+        slopes: dict[int, list[Tensor]] = {}
+        for index, node in enumerate(self.graph.nodes[:start] if steps else ()):
             if isinstance(node.rule, NonLinear):
-                start = node.rule.start(*self.bounds[node.inputs[0]], rows.shape[1])
-                slopes[index] = [each.detach().clone().requires_grad_() for each in start]
+                first = node.rule.start(*self.bounds[node.inputs[0]], rows.a.shape[1])
+                slopes[index] = [each.detach().clone().requires_grad_() for each in first]
         free = [each for group in slopes.values() for each in group]
         if not free:
             return best, error
         adam = torch.optim.Adam(free, lr=self.method.rate)
-        decay = torch.optim.lr_scheduler.ExponentialLR(adam, 0.1 ** (1 / self.method.steps))
-        for _ in range(self.method.steps):
+        decay = torch.optim.lr_scheduler.ExponentialLR(adam, 0.1 ** (1 / steps))
+        for _ in range(steps):
             if time.monotonic() > self.limits.deadline or bool((best > 0).all()):
                 break
             adam.zero_grad()
-            value, slack = self.lower(last, Rows(rows), slopes)
-            torch.where(torch.isfinite(value), -value, 0).sum().backward()
+            with torch.enable_grad():
+                value, slack = self.lower(start, rows, slopes)
+                torch.where(torch.isfinite(value), -value, 0).sum().backward()
             adam.step()
             decay.step()
             with torch.no_grad():
@@ -254,10 +291,11 @@ class Propagation:
 
 
 def _unit_rows(needed: Tensor, most: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Rows]]:
-    """Rows that pick single neurons, at most so many at a time: their flat numbers, and the rows.
+    """Rows that pick single neurons, at most so many at a time: their flat numbers per sample, and the rows.
 
     Neurons of an image are taken in small tiles, so that backward propagation handles what they read and no more.
     """
+    n, needed = len(needed), needed.any(0)
     numbers = torch.arange(needed.numel(), device=needed.device).view(needed.shape)
     for (top, left), tile in _tiles(needed.shape):
         inside = numbers[tile]
@@ -266,7 +304,17 @@ def _unit_rows(needed: Tensor, most: int, dtype: torch.dtype) -> Iterator[tuple[
             a = torch.zeros(1, len(part), inside.numel(), dtype=dtype, device=needed.device)
             a[0, torch.arange(len(part)), part] = 1
             corner = (top, left) if needed.ndim == 3 else None
-            yield inside.flatten()[part], Rows(a.unflatten(2, inside.shape), corner)
+            yield inside.flatten()[part].expand(n, -1), Rows(a.unflatten(2, inside.shape), corner)
+
+
+def _own_unit_rows(needed: Tensor, most: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Rows]]:
+    """The same with other neurons for each sample, the needed ones first, without tiles."""
+    flat = needed.flatten(1)
+    count = int(flat.sum(1).max())
+    order = flat.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
+    for part in order.split(most, dim=1):
+        a = torch.zeros(*part.shape, flat.shape[1], dtype=dtype, device=needed.device)
+        yield part, Rows(a.scatter_(2, part[..., None], 1).unflatten(2, needed.shape[1:]))
 
 
 def _tiles(shape: Shape) -> Iterator[tuple[tuple[int, int], tuple[slice, ...]]]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from marginattack.bounds.brackets import Brackets
 from marginattack.bounds.closing import Closing
 from marginattack.bounds.graph import Graph, trace
+from marginattack.bounds.lipschitz import certify
 from marginattack.bounds.propagation import ALPHA, IBP, METHODS, Limits, OutOfTime, Propagation, Relaxation
 from marginattack.bounds.regions import make_region
 from marginattack.core.classifier import Bounds, Classifier
@@ -19,6 +20,7 @@ from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins
 
+LIPSCHITZ = Relaxation(name="lipschitz", backward=False)  # no relaxation: a constant of the whole network
 SEARCH_SHARE = 0.3  # of the time for the search, where a solver follows
 FAR = 4.0  # a failed radius this many times the certified one: the next is their geometric mean
 SMALLEST = 1e-4  # of a radius that failed, the first to try where nothing is certified
@@ -47,7 +49,8 @@ def bound(
         upper: The margins that an attack measured for the same inputs in the same norm, or their distances. Without
             them the search starts from the largest distance in the box.
         method: "ibp" (fastest), "crown", "alpha" (tightest), or a ``Relaxation`` with other numbers; "exact" lets a
-            solver close what "alpha" leaves open, in l1 and linf, for small piecewise linear networks.
+            solver close what "alpha" leaves open, in l1 and linf, for small piecewise linear networks; "lipschitz" is
+            for sequences of layers with small Lipschitz constants.
         bounds: The box of a model that is not a Classifier, (lo, hi); (0, 1) unless stated.
         tolerance: The search of a sample ends once the certified radius is within this share of one that failed.
         time_limit: Seconds per sample, on average; what is certified by then is kept.
@@ -75,43 +78,72 @@ def bound(
     _check_numbers(tolerance, time_limit, batch, chunk)
     if isinstance(model, Classifier | Session) and bounds is not None:
         raise InputError("bounds are given twice: omit them, since the Classifier has its own")
-    start = time.monotonic()
     classifier = model if isinstance(model, Classifier | Session) else Classifier(model, bounds=bounds)
+    numbers = _Numbers(time.monotonic(), tolerance, time_limit, batch, chunk)
     with open_session(classifier) as session:
-        if session.randomized is not None:
-            raise InputError("the Classifier is randomised: bounds are about one function, so fix its random numbers")
-        samples = session.validate(images, labels)
-        graph = trace(session.classifier.model, samples.images[:PROBED].to(session.classifier.device))
-        prediction = session.predict(samples.images)
-        distance, points = _as_upper(upper, samples, norm)
-        right = prediction == samples.labels
-        distance = torch.where(right, distance, 0.0)
-        time_left = float("inf") if time_limit is None else time_limit * len(samples)
-        limits = Limits(chunk, start + (SEARCH_SHARE if relaxation.exact else 1) * time_left)
-        per_class = torch.where(
-            torch.nn.functional.one_hot(samples.labels, samples.classes) > 0, torch.inf, 0.0
-        ).double()
-        for rows in right.nonzero()[:, 0].split(batch):
+        return _bracket(session, session.validate(images, labels), norm, upper, relaxation, numbers)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The numbers of one call."""
+
+    start: float
+    tolerance: float
+    time_limit: float | None
+    batch: int
+    chunk: int
+
+
+def _bracket(
+    session: Session,
+    samples: Batch,
+    norm: Norm,
+    upper: Margins | Tensor | None,
+    relaxation: Relaxation,
+    given: _Numbers,
+) -> Brackets:
+    """The brackets of validated samples: the search, then what closes them."""
+    if session.randomized is not None:
+        raise InputError("the Classifier is randomised: bounds are about one function, so fix its random numbers")
+    session.space.require_plain("bound")
+    some = samples.images[:PROBED].to(session.classifier.device)
+    graph = None if relaxation is LIPSCHITZ else trace(session.classifier.model, some)
+    prediction = session.predict(samples.images)
+    distance, points = _as_upper(upper, samples, norm)
+    right = prediction == samples.labels
+    distance = torch.where(right, distance, 0.0)
+    time_left = float("inf") if given.time_limit is None else given.time_limit * len(samples)
+    limits = Limits(given.chunk, given.start + (SEARCH_SHARE if relaxation.exact else 1) * time_left)
+    mine = torch.nn.functional.one_hot(samples.labels, samples.classes) > 0
+    per_class = torch.where(mine, torch.inf, 0.0).double()
+    if graph is None:
+        per_class = certify(session, samples, norm)
+        whole = per_class.amin(1) >= _farthest(session.classifier, samples, norm)
+        per_class = torch.where(whole[:, None], torch.inf, per_class)
+    else:
+        for rows in right.nonzero()[:, 0].split(given.batch):
             part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, limits)
-            per_class[rows] = part.run(distance[rows], tolerance)
-        relaxed = per_class.amin(1)
-        if relaxation.exact:
-            far = _farthest(session.classifier, samples, norm)
-            closing = Closing(session, graph, samples, norm, per_class, distance, far, points)
-            closing.run(
-                (right & (relaxed < (1 - tolerance) * distance)).nonzero()[:, 0], Limits(chunk, start + time_left)
-            )
+            per_class[rows] = part.run(distance[rows], given.tolerance)
+    relaxed, closed_by = per_class.amin(1), ""
+    if relaxation.exact and graph is not None:
+        far = _farthest(session.classifier, samples, norm)
+        closing = Closing(session, graph, samples, norm, per_class, distance, far, points)
+        rows = (right & (relaxed < (1 - given.tolerance) * distance)).nonzero()[:, 0]
+        closed_by = closing.run(rows, given.tolerance, Limits(given.chunk, given.start + time_left))
     lower = torch.where(right, torch.minimum(per_class.amin(1), distance), 0.0)
     name = ALPHA.name if relaxation.exact else relaxation.name
     settings = {
-        "method": repr(relaxation), "tolerance": tolerance, "time_limit": time_limit, "torch": str(torch.__version__),
+        "method": repr(relaxation), "tolerance": given.tolerance, "time_limit": given.time_limit,
+        "torch": str(torch.__version__),
         "bounds": [float(session.classifier.lo.min()), float(session.classifier.hi.max())],
     }  # fmt: skip
     return Brackets(
         norm=norm.name, lower=lower, upper=distance, per_class=per_class, label=samples.labels, prediction=prediction,
-        adversarial=points, seconds=time.monotonic() - start, settings=settings,
+        adversarial=points, adversarial_label=session.predict(points), settings=settings,
+        seconds=time.monotonic() - given.start,
         certified_by=tuple(
-            "" if now == 0 else name if now <= before else relaxation.name
+            "" if now == 0 else name if now <= before else closed_by
             for now, before in zip(lower.tolist(), relaxed.tolist(), strict=True)
         ),
     )  # fmt: skip
@@ -120,9 +152,10 @@ def bound(
 def _as_relaxation(method: Relaxation | str) -> Relaxation:
     if isinstance(method, Relaxation):
         return method
-    if method not in METHODS:
-        raise InputError(f"no method named {method!r}: choose one of {', '.join(METHODS)}")
-    return METHODS[method]
+    known = {**METHODS, LIPSCHITZ.name: LIPSCHITZ}
+    if method not in known:
+        raise InputError(f"no method named {method!r}: choose one of {', '.join(known)}")
+    return known[method]
 
 
 def _check_numbers(tolerance: float, time_limit: float | None, batch: int, chunk: int) -> None:

@@ -1,15 +1,13 @@
 """marginattack bench: compare attacks on one model with equal budgets."""
 
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from marginattack.cli.common import make_table, one_line_errors, show
-from marginattack.cli.options import AsJson, Seed, setting_options
+from marginattack.cli.common import Display, dump_json, make_table, one_line_errors, show
+from marginattack.cli.options import AsJson, Quiet, Seed, setting_options
 from marginattack.runs.settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -19,19 +17,20 @@ if TYPE_CHECKING:
 DEFAULTS = ["race", "marginattack", "deepfool", "search"]
 BUDGET = "Forward plus backward passes per sample. Repeatable.  [default: 400]"
 ATTACK = "Attack: a name from `marginattack list attacks`, or preset:NAME. Repeatable."
-PEER = "Attack of another library: advlib:ddn, foolbox:fmn, secml:ddn, … Repeatable."
+PEER = "Attack of another library: advlib:ddn, foolbox:fmn, autoattack:square@0.3, … Repeatable."
 
 
 @setting_options("model", "data", "model.normalize", "model.trust_pickle", "device", "max_gib")
 @one_line_errors()
 def bench(
     flags: dict[str, Any],
-    norm: Annotated[str, Option(metavar="NORM", help="Norm of the margins: l2, linf or l1.")] = "l2",
+    norm: Annotated[str, Option(metavar="NORM", help="Norm of the margins: l2, linf, l1 or l0.")] = "l2",
     budget: Annotated[list[int] | None, Option(metavar="N", help=BUDGET)] = None,
     attack: Annotated[list[str] | None, Option(metavar="ATTACK", help=ATTACK)] = None,
     peer: Annotated[list[str] | None, Option(metavar="PEER", help=PEER)] = None,
     limit: Annotated[int, Option(metavar="N", help="Use the first N correctly classified samples.")] = 100,
     seed: Seed = 0,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare attacks on one model. Ours and those of other libraries get the same number of passes."""
@@ -40,15 +39,21 @@ def bench(
     if limit < 1 or min(budget or [1]) < 1:
         raise ValueError("--limit and --budget must be at least 1")
     from marginattack.analysis import benchmarking as b
+    from marginattack.attacks.pgd import FixedRadiusAttack
     from marginattack.core.norms import as_norm
 
     contenders = {size: {name: b.attack_by_name(name, size) for name in names} for size in budget or [400]}
     chosen = as_norm(norm)
+    for name, each in next(iter(contenders.values())).items():
+        if isinstance(each, FixedRadiusAttack):
+            hint = "choose one that minimises the distance, such as search"
+            raise ValueError(f"--attack {name}: it searches within a radius and finds no margins: {hint}")
+        each.check_norm(chosen)
     trials: dict[str, list[b.Trial]] = {name: [] for name in names}
     with _open(settings, limit) as (session, samples):
         for size, attacks in contenders.items():
             for name, each in attacks.items():
-                print(f"marginattack: {name}, {size} passes", file=sys.stderr)
+                Display(quiet=quiet).say(f"{name}, {size} passes")
                 trials[name].append(b.run_trial(session, samples, chosen, each, budget=size, seed=seed))
     if as_json:
         best = b.best_distances([trial for each in trials.values() for trial in each])
@@ -57,7 +62,7 @@ def bench(
             for name, each in trials.items()
             for trial in each
         ]
-        print(json.dumps(rows, indent=1))
+        print(dump_json(rows))
     else:
         title = f"{norm}, {len(samples)} samples of {settings.data.source} on {settings.model.source}"
         show(make_table(b.COLUMNS, b.table(trials), title=title))

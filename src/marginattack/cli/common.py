@@ -1,18 +1,22 @@
-"""What commands share: errors in one line, tables, and progress bars."""
+"""What commands share: errors in one line, tables, and what is said while they work."""
 
+import json
+import logging
 import os
 import select
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import typer
 
 from marginattack.errors import redact
 
-LOG_INTERVAL = 60.0  # seconds
+LOG_INTERVAL = 30.0  # seconds
 
 
 @contextmanager
@@ -27,18 +31,18 @@ def one_line_errors(*, resumable: bool = False) -> Iterator[None]:
         yield
         sys.stdout.flush()
     except (ValueError, ModuleNotFoundError) as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
     except OSError as error:
         from marginattack.storage.files import is_disk_full
 
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             raise  # typer ends the process quietly, with code 1
         if is_disk_full(error):
-            _fail(f"the disk is full: {error.strerror or error}.{resume and ' Finished results are kept.'}{resume}", 2)
+            fail(f"the disk is full: {error.strerror or error}.{resume and ' Finished results are kept.'}{resume}", 2)
         path = f" {error.filename}" if error.filename else ""
-        _fail(f"cannot read or write{path}: {error.strerror or error}", 2)
+        fail(f"cannot read or write{path}: {error.strerror or error}", 2)
     except KeyboardInterrupt:
-        _fail(f"Interrupted.{resume}", 130)
+        fail(f"Interrupted.{resume}", 130)
 
 
 def _prepare_streams() -> None:
@@ -59,7 +63,8 @@ def _output_is_closed() -> bool:
     return bool(poll.poll(0))
 
 
-def _fail(message: str, code: int) -> NoReturn:
+def fail(message: str, code: int) -> NoReturn:
+    """End the command with one line on stderr."""
     print(f"marginattack: {' '.join(redact(message).split())}", file=sys.stderr)
     raise typer.Exit(code) from None
 
@@ -69,6 +74,7 @@ def make_table(header: Iterable[str], rows: Iterable[Iterable[str]], **style: An
     from rich.table import Table
 
     table = Table(*header, **style)
+    table.columns[0].no_wrap = True  # names are for copying
     for row in rows:
         table.add_row(*row)
     return table
@@ -83,37 +89,90 @@ def show(*lines: Any) -> None:
         console.print(line, soft_wrap=isinstance(line, str))
 
 
+def dump_json(tree: Any) -> str:
+    """Serialize to strict JSON; NaN and infinity become null."""
+    finite = json.loads(json.dumps(tree), parse_constant=lambda name: None)
+    return json.dumps(finite, indent=1, allow_nan=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Display:
+    """What a command says on stderr while it works: progress and findings, nothing, or also what it is doing."""
+
+    quiet: bool = False
+    verbose: bool = False
+    note: Callable[[], str] = str  # shown next to the progress
+
+    def say(self, line: str) -> None:
+        """Print a line, unless quiet."""
+        if not self.quiet:
+            print(f"marginattack: {redact(line)}", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def progress(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show progress with rate and time left; yields a function that advances it.
+
+        Where stderr is not a terminal, that is one line every ``LOG_INTERVAL`` seconds.
+        """
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
+        from rich.text import Text
+
+        console, began = Console(stderr=True), time.monotonic()
+
+        def status(task: Task) -> str:
+            elapsed, done = time.monotonic() - began, task.completed
+            left = f"{done / elapsed:.2g}/s, {_minutes((total - done) * elapsed / done)} left" if done else ""
+            return ", ".join(filter(None, [left, self.note()]))
+
+        class Status(ProgressColumn):
+            def render(self, task: Task) -> Text:
+                return Text(status(task))
+
+        def log() -> None:
+            state = ", ".join(filter(None, [f"{name} {task.completed:.0f}/{total}", status(task)]))
+            print(f"marginattack: {state} after {_minutes(time.monotonic() - began)}", file=sys.stderr, flush=True)
+
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Status())
+        shown = console.is_terminal and not self.quiet
+        with Progress(*columns, console=console, disable=not shown) as bar:
+            bar.add_task(name, total=total)
+            (task,) = bar.tasks
+            with nullcontext() if shown or self.quiet else _repeated(log):
+                yield lambda done: bar.advance(task.id, done)
+
+    @contextmanager
+    def log(self) -> Iterator[None]:
+        """Print what the package logs: notices, or if verbose what is being done."""
+        logger, handler = logging.getLogger("marginattack"), logging.Handler()
+        handler.emit = lambda record: self.say(record.getMessage())  # type: ignore[method-assign]
+        before = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO if self.verbose else logging.INFO + 1)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(before)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
 @contextmanager
-def progress(name: str, total: int, note: Callable[[], str] | None = None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar with rate, time left and a note on stderr; yields a function that advances it.
+def _repeated(action: Callable[[], None]) -> Iterator[None]:
+    """Call a function every ``LOG_INTERVAL`` seconds, from another thread."""
+    ended = threading.Event()
 
-    Where stderr is not a terminal, a task with a note logs one line per minute, others print nothing.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
-    from rich.text import Text
+    def repeat() -> None:
+        while not ended.wait(LOG_INTERVAL):
+            action()
 
-    console, last = Console(stderr=True), time.monotonic()
-
-    def status(task: Task) -> str:
-        rate = f"{task.speed:.1f}/s" if task.speed else ""
-        return f"{rate}, {note()}" if rate and note else note() if note else rate
-
-    class Status(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text(status(task))
-
-    def advance(done: int) -> None:
-        nonlocal last
-        bar.advance(task.id, done)
-        if note and not console.is_terminal and time.monotonic() - last >= LOG_INTERVAL:
-            last, left = time.monotonic(), task.time_remaining
-            line = f"{name} {task.completed:.0f}/{total}, {status(task)}{f', {left / 60:.0f} min left' if left else ''}"
-            print(f"marginattack: {line}", file=sys.stderr, flush=True)
-
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), Status())
-    # A shard may take a minute, so the rate is averaged over ten.
-    with Progress(*columns, console=console, speed_estimate_period=600, disable=not console.is_terminal) as bar:
-        bar.add_task(name, total=total)
-        (task,) = bar.tasks
-        yield advance
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from marginattack.cli.common import make_table, one_line_errors, progress, show
-from marginattack.cli.options import Seed
+from marginattack.cli.common import Display, dump_json, make_table, one_line_errors, show
+from marginattack.cli.options import AsJson, Quiet, Seed
 from marginattack.runs.settings import read_settings
 
 if TYPE_CHECKING:
@@ -22,31 +22,39 @@ def demo(
     digits: Annotated[int, Option(metavar="N", help="Number of bundled digits to measure, 1 to 1,000.")] = 200,
     seed: Seed = 0,
     page: Annotated[Path, Option(metavar="FILE", help="HTML report to write.")] = Path("marginattack-demo.html"),
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure bundled MNIST digits. Prints l2 and linf margins on the bundled network and writes a report."""
     if not 1 <= digits <= 1000:
         raise ValueError(f"--digits is {digits}: choose 1 to 1,000, the number of bundled digits")
     flags = {"model": "zoo:mnist-cnn", "data": "samples:mnist", "data.limit": digits, "seed": seed,
-             "norms": list(LEVELS), "shard": 50}  # fmt: skip
+             "norms": list(LEVELS)}  # fmt: skip
     from marginattack.errors import InputError
     from marginattack.margins import Margins
     from marginattack.report import write_report
+    from marginattack.report.text import summarize_run
     from marginattack.runs.run import run
 
     began = time.perf_counter()
     with TemporaryDirectory() as folder:
         settings = read_settings(None, [], flags)
-        store = run(settings, f"{folder}/mnist", progress=progress, on_finding=lambda finding: None)
-        header = ("norm", "accuracy", "median margin", "success at", "forwards + backwards")
+        display = Display(quiet=quiet)
+        with display.log():
+            store = run(settings, f"{folder}/mnist", progress=display.progress, on_finding=lambda finding: None)
         seconds = time.perf_counter() - began
-        show(make_table(header, (_row(Margins.load(store.path, norm=part.norm)) for part in store.parts)),
-             f"mnist-cnn (the paper's network), MNIST test digits in official order, Race with 400 passes; "
-             f"{seconds:.0f} s in total.")  # fmt: skip
         try:
             write_report([store.path], page)
-            print(f"Report: {page}")
+            written = f"Report: {page}"
         except InputError as error:  # the packages for reports are an optional extra
-            print(error)
+            written = str(error)
+        if as_json:
+            print(dump_json(summarize_run(store) | {"run": None, "seconds": seconds, "report": written}))
+            return
+        header = ("norm", "accuracy", "median margin", "success at", "forwards + backwards")
+        show(make_table(header, (_row(Margins.load(store.path, norm=part.norm)) for part in store.parts)),
+             f"mnist-cnn (the paper's network), MNIST test digits in official order, Race with 400 passes; "
+             f"{seconds:.0f} s in total.", written)  # fmt: skip
 
 
 def _row(margins: "Margins") -> list[str]:

@@ -1,14 +1,12 @@
 """marginattack measure and diagnose: any model on any data set."""
 
-import json
-import sys
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Exit, Option
 
-from marginattack.cli.common import one_line_errors, progress, show
-from marginattack.cli.options import AsJson, Config, Set, Unit, check_unit, setting_options
+from marginattack.cli.common import Display, dump_json, one_line_errors, show
+from marginattack.cli.options import AsJson, Config, Quiet, Set, Unit, Verbose, check_unit, setting_options
+from marginattack.errors import choose
 from marginattack.runs.settings import as_toml, read_settings
 from marginattack.storage.paths import refuse_keys
 
@@ -35,30 +33,36 @@ def measure(
     workers: Annotated[int | None, Option(min=1, metavar="N", help=WORKERS)] = None,
     gpus_per_worker: Annotated[float | None, Option(min=0, metavar="N", help="GPUs per Ray worker, e.g. 0.5.")] = None,
     unit: Unit = 1,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure margins into a run folder. Run the same command again to resume an interrupted run."""
     check_unit(unit)
     settings = read_settings(config, set_ or [], flags)
     if print_config:
-        print(as_toml(settings), end="")
+        print(dump_json(settings.model_dump()) if as_json else as_toml(settings).rstrip())
         return
     if out is None:
         raise ValueError("no run folder given: pass --out RUN")
-    cluster = _make_cluster(engine, address, workers, gpus_per_worker)
+    cluster = make_cluster(engine, address, workers, gpus_per_worker)
     from marginattack.report import text
     from marginattack.runs.engines.serial import serial_engine
     from marginattack.runs.run import run
 
-    store = run(
-        settings, out, ignore_findings=despite, engine=cluster or serial_engine,
-        on_finding=lambda finding: print(f"marginattack: {finding.line()}", file=sys.stderr),
-        progress=partial(progress, note=cluster.note) if cluster else progress,
-    )  # fmt: skip
+    display = Display(quiet=quiet, verbose=verbose, note=cluster.note if cluster else str)
+    with display.log():
+        store = run(
+            settings, out, ignore_findings=despite, engine=cluster or serial_engine, progress=display.progress,
+            on_finding=lambda finding: display.say(finding.line()),
+        )  # fmt: skip
     if as_json:
-        print(text.dump_json(text.summarize_run(store, unit=unit)))
-    else:
-        show(*text.format_run(store, unit=unit), f"Stored in {store.path}; report: `marginattack report {store.path}`")
+        print(dump_json(text.summarize_run(store, unit=unit)))
+    else:  # findings were shown already
+        show(
+            *text.format_run(store, unit=unit, findings=quiet),
+            f"Stored in {store.path}; report: `marginattack report {store.path}`",
+        )
     if store.manifest["verified"]["failed"] or store.manifest["failed_shards"]:
         raise Exit(1)
 
@@ -72,16 +76,19 @@ def diagnose(flags: dict[str, Any], config: Config = None, set_: Set = None, as_
 
     from marginattack.runs.job import open_job, run_preflight
 
-    findings = run_preflight(open_job(settings))
+    seen = run_preflight(open_job(settings))
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+        accuracy = None if seen.correct is None else seen.correct / seen.samples
+        print(dump_json({**asdict(seen), "accuracy": accuracy}))
     else:
-        print("\n".join(finding.line() for finding in findings) or "No problems found.")
-    if any(finding.grade == "grave" for finding in findings):
+        print("\n".join(finding.line() for finding in seen.findings) or "No problems found.")
+        if seen.correct is not None:
+            print(f"Accuracy: {seen.correct / seen.samples:.1%} ({seen.correct} of {seen.samples} samples).")
+    if any(finding.grade == "grave" for finding in seen.findings):
         raise Exit(1)
 
 
-def _make_cluster(engine: str, address: str | None, workers: int | None, gpus: float | None) -> "Cluster | None":
+def make_cluster(engine: str, address: str | None, workers: int | None, gpus: float | None) -> "Cluster | None":
     """Make the Ray engine; None for the serial one, to which the options of a cluster do not apply."""
     if engine == "ray":
         from marginattack.runs.engines.ray import Cluster
@@ -89,7 +96,7 @@ def _make_cluster(engine: str, address: str | None, workers: int | None, gpus: f
         refuse_keys(address or "")
         return Cluster(address=address, workers=workers, gpus=gpus)
     if engine != "serial":
-        raise ValueError(f"no engine named {engine!r}: choose from serial, ray")
+        raise ValueError(f"no engine named {engine!r}: {choose(engine, ('serial', 'ray'))}")
     for flag, value in (("--address", address), ("--workers", workers), ("--gpus-per-worker", gpus)):
         if value is not None:
             raise ValueError(f"{flag} {value} needs a Ray cluster: add --engine ray")

@@ -12,16 +12,39 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer import Option
 
-from marginattack.runs.settings import Settings
+from marginattack.runs.settings import Settings, as_number
 
 EXAMPLE = "attack.race.passes=1000"
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Config = Annotated[Path | None, Option(metavar="FILE", help="TOML file of settings; other options take precedence.")]
+EPS = "Distance for robust accuracy, as 0.5 or 8/255. Repeatable."
+Eps = Annotated[list[float] | None, Option(metavar="EPS", help=EPS, parser=as_number)]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Show neither progress nor findings on stderr.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Also say on stderr what is being done.")]
 Seed = Annotated[int, Option(metavar="SEED", help="Seed of the random draws.")]
 Set = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=f"A setting, e.g. {EXAMPLE}. Repeatable.")]
 Unit = Annotated[int, Option(metavar="UNIT", help="Unit of distances: 1 (pixels from 0 to 1) or 255.")]
 
 Command = Callable[..., None]
+
+# The groups of a long help, in their order: the settings (by dotted name) and the parameters that belong to each. A new
+# setting of the model or the data finds its place by itself.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Most used": ("model", "data", "norms", "data.limit", "out"),
+    "Model": ("model.*", "randomized", "eot", "rate", "draws", "confidence"),
+    "Data": ("data.*", "only_correct", "target", "expect_accuracy", "max_gib"),
+    "Attack": ("attacks", "budget", "seed", "precision", "lattice"),
+    "Bounds": ("method", "bound", "time_limit", "radius", "restarts"),
+    "Output": ("unit", "as_json", "quiet", "verbose", "despite"),
+    "Settings in a file": ("config", "set_", "print_config"),
+    "Execution": ("device", "batch", "compiled", "shard*", "engine", "address", "workers", "gpus_per_worker"),
+    "Other": ("*",),
+}
+
+
+def group_of(name: str) -> str:
+    """The group of a setting or parameter."""
+    return next(group for group, patterns in GROUPS.items() if any(fnmatch(name, pattern) for pattern in patterns))
 
 
 def check_unit(unit: int) -> None:
@@ -51,25 +74,36 @@ def setting_options(*patterns: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def _all_options() -> Iterator[tuple[str, Parameter]]:
-    """Yield dotted name and option of each setting; ``--model`` and ``--data`` set the source in their section."""
+def _all_options() -> list[tuple[str, Parameter]]:
+    """The dotted name and the option of each setting, those that are used most first."""
+    first = GROUPS["Most used"]
+    options = ((key, _option(key, field)) for key, field in _all_fields())
+    return sorted(options, key=lambda each: first.index(each[0]) if each[0] in first else len(first))
+
+
+def _all_fields() -> Iterator[tuple[str, FieldInfo]]:
+    """Yield dotted name and field of each setting; ``--model`` and ``--data`` set the source in their section."""
     for name, field in Settings.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             for inner, each in field.annotation.model_fields.items():
-                yield (name, _option(name, each)) if inner == "source" else (f"{name}.{inner}", _option(inner, each))
+                yield (name, each) if inner == "source" else (f"{name}.{inner}", each)
         elif name != "attack":  # which holds the settings of each attack: for --set and --config only
-            yield name, _option(name, field)
+            yield name, field
 
 
-def _option(name: str, field: FieldInfo) -> Parameter:
+def _option(key: str, field: FieldInfo) -> Parameter:
     """Build the option of a setting. It defaults to None, so that it overrides --config only where it is given."""
+    name = key.rpartition(".")[2]
     kind, default, text = _parsed_type(field.annotation), field.default, str(field.description)
     if get_origin(kind) is list:
         name, default, text = name.removesuffix("s"), " ".join(default), f"{text} Repeatable."
     if kind is not bool and default is not None and not field.is_required():
         text = f"{text}  [default: {default}]"
     metavar = None if kind is bool else field.title or ("N" if kind is int else name.upper())
-    option = Option(f"--{name.replace('_', '-')}", metavar=metavar, help=text)
+    parser = as_number if kind is float else None
+    option = Option(
+        f"--{name.replace('_', '-')}", metavar=metavar, help=text, rich_help_panel=group_of(key), parser=parser
+    )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
 
 

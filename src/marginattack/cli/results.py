@@ -1,68 +1,81 @@
 """marginattack report and compare: read finished runs."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from marginattack.cli.common import make_table, one_line_errors, show
-from marginattack.cli.options import AsJson, Unit, check_unit
+from marginattack.cli.common import dump_json, make_table, one_line_errors, show
+from marginattack.cli.options import AsJson, Eps, Unit, check_unit
 
+PAGE = "HTML page to write.  [default: report.html, unless --text, --json or --figures is given]"
 Runs = Annotated[list[Path], Argument(metavar="RUN", help="Run folders written by `marginattack measure`.")]
 
 
 @one_line_errors()
 def report(
     runs: Runs,
-    out: Annotated[Path, Option("--out", "-o", metavar="FILE", help="HTML page to write.")] = Path("report.html"),
-    text: Annotated[bool, Option("--text", help="Print a table instead of writing a page.")] = False,
-    figures: Annotated[Path | None, Option(metavar="FOLDER", help="Write plots and tables for papers instead.")] = None,
-    eps: Annotated[list[float] | None, Option(metavar="EPS", help="Distance for robust accuracy. Repeatable.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", metavar="FILE", help=PAGE)] = None,
+    text: Annotated[bool, Option("--text", help="Print a table.")] = False,
+    figures: Annotated[Path | None, Option(metavar="FOLDER", help="Write plots and tables for papers.")] = None,
+    eps: Eps = None,
     unit: Unit = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Report on runs. Writes a self-contained HTML page, or prints a table (--text) or JSON (--json)."""
+    """Report on runs. Writes a self-contained HTML page, unless --text, --json or --figures ask for something else."""
     from marginattack.report import text as plain
     from marginattack.report import write_figures, write_report
     from marginattack.storage.run_folder import RunFolder
 
     check_unit(unit)
-    stores = [RunFolder(run) for run in runs]
-    if as_json:
-        print(plain.dump_json([plain.summarize_run(store, eps or (), unit) for store in stores]))
-    elif text:
-        show(*(line for store in stores for line in plain.format_run(store, eps or (), unit)))
-    elif figures is not None:
+    stores, levels, written = [RunFolder(run) for run in runs], eps or [], []
+    if figures is not None:
         for number, store in enumerate(stores, 1):
             folder = figures if len(stores) == 1 else figures / f"{number}-{store.path.resolve().name}"
-            print("\n".join(str(path) for path in write_figures(store.path, folder)))
-    else:
-        write_report(runs, out, unit=unit)
-        print(out)
+            written += write_figures(store.path, folder, eps=levels, unit=unit)
+    if out is not None or not (as_json or text or figures):
+        write_report(runs, page := out or Path("report.html"), eps=levels, unit=unit)
+        written.append(page)
+    if as_json:
+        print(dump_json([plain.summarize_run(store, levels, unit) for store in stores]))
+        return
+    if text:
+        show(*(line for store in stores for line in plain.format_run(store, levels, unit)))
+    for path in written:
+        print(path)
 
 
 @one_line_errors()
-def compare(runs: Runs, as_json: AsJson = False) -> None:
+def compare(runs: Runs, eps: Eps = None, as_json: AsJson = False) -> None:
     """Compare runs with the first one. Samples are matched by their pixels; differences are tested for significance."""
     from marginattack.report.comparison import compare_runs
-    from marginattack.report.text import dump_json
     from marginattack.storage.run_folder import RunFolder
 
     if len(runs) < 2:
         raise ValueError("compare needs at least two runs: marginattack compare RUN RUN…")
-    rows = compare_runs([RunFolder(run) for run in runs])
+    result = compare_runs([RunFolder(run) for run in runs], eps or [])
     if as_json:
-        print(dump_json(rows))
+        print(dump_json(result))
         return
-    header = ("norm", "run", "n", "median", "baseline", "ratio of margins", "smaller / equal / larger", "p")
-    cells = (
-        (
-            row["norm"], f"{row['b']}\n{row['attack_b']}", f"{row['n']:,}",
-            f"{row['median_b']:.4g}", f"{row['median_a']:.4g}",
-            f"{row['median_ratio']:.4f} [{row['ratio_low']:.4f}, {row['ratio_high']:.4f}]",
-            f"{row['smaller']} / {row['ties']} / {row['larger']}", f"{row['p']:.2g}",
-        )
-        for row in rows
-    )  # fmt: skip
-    note = "Ratio: median over samples with its 95 % confidence interval; p: Wilcoxon signed-rank test."
-    show(f"Baseline: {rows[0]['a']}", make_table(header, cells), note)
+    header = ("norm", "run", "samples", "accuracy", "robust accuracy at ε", "median margin", "ratio of margins",
+              "smaller / equal / larger", "p")  # fmt: skip
+    lacking = [f"{each['norm']} ({each['attack']}) is in {each['in']}, but not in {each['not_in']}: not compared."
+               for each in result["missing"]]  # fmt: skip
+    show(f"Baseline: {runs[0]}", make_table(header, map(_comparison_cells, result["rows"])), *lacking,
+         "a → b: the baseline, then the run. Accuracies: of each run's own samples. Margins: of samples that both "
+         "classify correctly.",
+         "Ratio: median over samples with its 95 % confidence interval; p: Wilcoxon signed-rank test.")  # fmt: skip
+
+
+def _comparison_cells(row: dict[str, Any]) -> Iterator[str]:
+    yield row["norm"]
+    yield f"{row['b']}\n{row['attack_b']}"
+    yield (f"{row['samples_a']:,} → {row['samples_b']:,}\n{row['shared']:,} in both\n"
+           f"{row['n']:,} correct in both")  # fmt: skip
+    yield f"{row['accuracy_a']:.1%} → {row['accuracy_b']:.1%}"
+    yield "\n".join(f"{each['eps']:.4g}: {each['a']:.1%} → {each['b']:.1%}" for each in row["robust"])
+    yield f"{row['median_a']:.4g} → {row['median_b']:.4g}"
+    yield f"{row['median_ratio']:.4f}\n[{row['ratio_low']:.4f}, {row['ratio_high']:.4f}]"
+    yield f"{row['smaller']} / {row['ties']} / {row['larger']}"
+    yield f"{row['p']:.2g}"

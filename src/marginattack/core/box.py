@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from marginattack.core.types import Bound, Mask, Points
 from marginattack.errors import InputError
@@ -32,6 +33,15 @@ class Box:
         """Per coordinate, hi − lo; 0 where a bound is infinite."""
         width = self.hi - self.lo
         return torch.where(torch.isfinite(width), width, 0)
+
+    @property
+    def shared(self) -> bool:
+        """Whether all points have the same bounds."""
+        return len(self.lo) == 1 == len(self.hi)
+
+    def select(self, rows: Tensor) -> "Box":
+        """The bounds of some points."""
+        return self if self.shared else Box(self.lo[rows], self.hi[rows])
 
     def require_finite(self, who: str) -> None:
         """Raise InputError unless every bound is finite, for attacks that move from bound to bound."""

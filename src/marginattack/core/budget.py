@@ -77,6 +77,10 @@ class Budget:
         """Leave these samples out of all further queries."""
         self.active = self.active[~finished.cpu()[self.active]]
 
+    def activate(self, rows: Mask) -> None:
+        """Let these samples be queried again, as far as they can pay."""
+        self.active = torch.unique(torch.cat([self.active, rows.cpu().nonzero()[:, 0]]))
+
     def masked(self, rows: Mask, *, of_all: bool = False) -> "Budget":
         """The same passes, with only these samples active, of those that are or (``of_all``) of all."""
         view = copy(self)

@@ -1,18 +1,18 @@
 """Classifier: a model, the box of its inputs, and how it may be evaluated."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from marginattack.core.randomized import Randomized, as_randomized
+from marginattack.core.space import Bounds as Bounds
+from marginattack.core.space import as_space
 from marginattack.core.types import Logits
 from marginattack.errors import InputError
-
-Bounds: TypeAlias = tuple[float | int, float | int] | tuple[Tensor, Tensor]
 
 PRECISIONS = ("auto", "float32", "tf32", "bf16", "fp16")  # of a search
 
@@ -59,7 +59,10 @@ class Classifier:
 
     Args:
         model: Maps a batch of inputs to logits of shape (n, classes).
-        bounds: Lower and upper bound of the inputs, as numbers or as one tensor each; (0, 1) unless stated.
+        bounds: Lower and upper bound: numbers, or arrays that broadcast to an input; (0, 1) unless stated. They may be
+            infinite, and equal for features that stay as they are.
+        scale: Positive numbers that broadcast to an input: distances are norms of the perturbation over ``scale``.
+        fixed: A boolean mask that broadcasts to an input: these features stay as they are, at any value.
         batch_size: The most inputs per pass.
         graphs: Whether repeated passes on a GPU are captured as CUDA graphs.
         precision: In which ``Race`` searches: "float32", "tf32", "bf16", "fp16", or "auto": on a GPU the fastest that
@@ -67,6 +70,7 @@ class Classifier:
         compiled: Whether ``torch.compile`` compiles the model for full batches, on a GPU.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details. Such a
             model is neither captured nor compiled, and searched in float32.
+        device: Where a model without tensors runs, the CPU unless stated; others run where their tensors are.
 
     Raises:
         InputError: The model is no ``nn.Module``, or another argument makes no sense.
@@ -79,9 +83,10 @@ class Classifier:
     """
 
     def __init__(
-        self, model: nn.Module, *, bounds: Bounds | None = None, batch_size: int = 512, graphs: bool = True,
-        precision: str = "float32", compiled: bool = False, randomized: bool | Randomized = False,
-        chunk: int | None = None, search: str | None = None,
+        self, model: nn.Module, *, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
+        batch_size: int = 512, graphs: bool = True, precision: str = "float32", compiled: bool = False,
+        randomized: bool | Randomized = False, device: torch.device | str | None = None, chunk: int | None = None,
+        search: str | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: wrap the function in a Module")
@@ -98,10 +103,11 @@ class Classifier:
             raise InputError(f"{option} does not work for a randomised model, whose draws it may change: leave it out")
         self.execution = Execution(batch_size=batch_size, graphs=graphs, precision=precision, compiled=compiled)
         self.bounds_stated = bounds is not None
-        self.lo, self.hi = _check_bounds((0.0, 1.0) if bounds is None else bounds)
-        weight = next((p for p in model.parameters() if p.is_floating_point()), None)
+        self.space = as_space(bounds, scale, fixed)
+        self.lo, self.hi = self.space.lo, self.space.hi
+        weight = next((tensor for tensor in _tensors_of(model) if tensor.is_floating_point()), None)
         self.dtype = None if weight is None else weight.dtype
-        self.device = torch.device("cpu") if weight is None else weight.device
+        self.device = torch.device(device or "cpu") if weight is None else weight.device
         if compiled and self.device.type != "cuda":
             raise InputError("compiled=True needs a GPU: on a CPU compiling saves hardly any time, so leave it out")
 
@@ -126,27 +132,13 @@ class Classifier:
         return torch.finfo(self.dtype or dtype).eps
 
     def bounds_for(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds that broadcast against these images.
-
-        Raises:
-            InputError: The bounds do not fit the shape of the images.
-        """
-        try:
-            lo, hi = (b.to(images).expand(images.shape[1:]) if b.ndim else b.to(images) for b in (self.lo, self.hi))
-        except RuntimeError:
-            shapes = f"{tuple(self.lo.shape)} do not fit inputs of shape {tuple(images.shape[1:])}"
-            raise InputError(f"bounds of shape {shapes}: give two numbers, or one bound per coordinate") from None
-        return lo, hi
+        """``Space.bounds_for``"""
+        return self.space.bounds_for(images)
 
 
-def _check_bounds(bounds: Bounds | Sequence[Any]) -> tuple[Tensor, Tensor]:
-    try:
-        lo, hi = (torch.as_tensor(b, dtype=torch.float64) for b in bounds)
-    except (TypeError, ValueError):
-        raise InputError(f"bounds are {bounds!r}: give (lo, hi)") from None
-    if lo.shape != hi.shape and lo.ndim and hi.ndim:
-        raise InputError(f"bounds have shapes {tuple(lo.shape)} and {tuple(hi.shape)}: both must fit the input")
-    if not bool((lo < hi).all()):
-        span = f"[{float(lo.min()):g}, {float(hi.max()):g}]"
-        raise InputError(f"bounds are {span}: the lower bound must be below the upper")
-    return lo, hi
+def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
+    """The parameters, the buffers, then tensors that are plain attributes of the modules."""
+    yield from model.parameters()
+    yield from model.buffers()
+    for module in model.modules():
+        yield from (value for value in vars(module).values() if isinstance(value, Tensor))

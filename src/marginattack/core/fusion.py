@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from marginattack.core.box import Box
+
 Kernel: TypeAlias = Callable[..., Any]
 Provider: TypeAlias = Callable[[str, Tensor, Any], Kernel | None]  # (name, points, norm) ↦ its kernel, if there is one
 
@@ -23,11 +25,15 @@ def kernel(name: str, x: Tensor, norm: Any = None) -> Kernel | None:
 
 
 def fusible(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a formula of (norm, x, …): its kernel runs instead where there is one for these points and this norm."""
+    """Decorate a formula of (norm, x, …): its kernel runs instead where there is one for these points and this norm.
+
+    Kernels take bounds that all points share.
+    """
 
     @wraps(formula)
     def run(norm: Any, x: Tensor, *arguments: Any, **options: Any) -> Any:
-        fused = kernel(formula.__name__, x, norm)
+        shared = all(argument.shared for argument in arguments if isinstance(argument, Box))
+        fused = kernel(formula.__name__, x, norm) if shared else None
         return formula(norm, x, *arguments, **options) if fused is None else fused(x, *arguments, **options)
 
     return run

@@ -109,7 +109,7 @@ class Incumbent:
     def select(self, rows: Tensor, *, known: bool) -> "Incumbent":
         """The incumbent of some rows, with nothing found yet, or with what is ``known``."""
         part, here = copy(self), rows.to(self.x0.device)
-        part.x0 = self.x0[here]
+        part.x0, part.box = self.x0[here], self.box.select(here)
         part.points = self.points[here] if known else part.x0.clone()
         part.distance = self.distance[here] if known else torch.full_like(part.x0[:, :1], torch.inf)
         part.origin = here if self.origin is None else self.origin[here]

@@ -88,7 +88,24 @@ class AgainstRest:
         return _own(logits, label) - logits.sum(1)
 
 
+@final
+@dataclass(frozen=True)
+class LogitRatio:
+    """(l_y − max_{i≠y} l_i) / (l_(1) − l_(3)), l_(k) the k-th highest: DLR (Croce, Hein 2020), blind to the scale.
+
+    With ``ranks`` (3, 4), for targets, the mean of l_(3) and l_(4) is subtracted: the target may be the third itself.
+    """
+
+    ranks: tuple[int, ...] = (3,)
+
+    def __call__(self, logits: Logits, label: Labels) -> Tensor:
+        highest = logits.topk(max(self.ranks), dim=1).values
+        lower = highest[:, [rank - 1 for rank in self.ranks]].mean(1)
+        return MARGIN(logits, label) / (highest[:, 0] - lower + 1e-12)
+
+
 MARGIN, CROSS_ENTROPY, LOG_ODDS = Margin(), CrossEntropy(), LogOdds()
+DLR, TARGETED_DLR = LogitRatio(), LogitRatio((3, 4))
 OWN, AGAINST_REST = Own(), AgainstRest()
 
 

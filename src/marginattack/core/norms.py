@@ -22,16 +22,18 @@ solution is the corner nearest to it. The paper's active-set loop ends at the sa
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, SupportsFloat, TypeAlias, final
 
 import torch
 from torch import Tensor
 
 from marginattack.core.box import Box
 from marginattack.core.fusion import fusible
+from marginattack.core.plugins import Registry
 from marginattack.core.types import Points, Scalars
-from marginattack.errors import InputError
+from marginattack.errors import InputError, choose
 
 NEWTON_STEPS, NEWTON_STEPS_ON_GPU = 100, 10  # at most; on a GPU always, since testing for convergence would wait for it
 TINY = 1e-30
@@ -40,7 +42,7 @@ TINY = 1e-30
 class Norm(ABC):
     """A norm: the size of perturbations, the dual norm with its direction, and projections.
 
-    The bundled norms are the values ``L0``, ``L1``, ``L2`` and ``LINF``.
+    The bundled norms are the values ``L0``, ``L1``, ``L2`` and ``LINF``. docs/add-a-norm.md shows another one.
 
     Example:
         >>> import torch
@@ -68,13 +70,13 @@ class Norm(ABC):
 
     @abstractmethod
     def onto_ball(self, x: Points, centre: Points, radius: Scalars) -> Points:
-        """The Euclidean projection of x onto the ball.
+        """The Euclidean projection of x onto the ball, or another point of it.
 
-        Every coordinate moves towards the centre, so a box that contains x and the centre contains the projection.
+        Every coordinate moves towards the centre, so a box that contains x and the centre contains the point.
         """
 
     @abstractmethod
-    def _spread(self, weight: Points, room: Points, r: Scalars) -> Points:
+    def spread(self, weight: Points, room: Points, r: Scalars) -> Points:
         """The smallest t in [0, room] with Σ weight·t = r; t = room where r is out of reach."""
 
     @property
@@ -117,8 +119,8 @@ class _L2(Norm):
         size = self.size(x - centre)
         return torch.where(size > radius, centre + (x - centre) * (radius / size), x)
 
-    def _spread(self, weight: Points, room: Points, r: Scalars) -> Points:
-        return _advance(weight, weight, room, r)
+    def spread(self, weight: Points, room: Points, r: Scalars) -> Points:
+        return advance(weight, weight, room, r)
 
 
 @final
@@ -143,8 +145,8 @@ class _Linf(Norm):
     def onto_ball(self, x: Points, centre: Points, radius: Scalars) -> Points:
         return torch.clamp(x, centre - radius, centre + radius)
 
-    def _spread(self, weight: Points, room: Points, r: Scalars) -> Points:
-        return _advance(weight, torch.ones_like(weight), room, r)
+    def spread(self, weight: Points, room: Points, r: Scalars) -> Points:
+        return advance(weight, torch.ones_like(weight), room, r)
 
 
 @final
@@ -178,8 +180,8 @@ class _L1(Norm):
         shrunk = centre + torch.sign(v) * (size - threshold).clamp(min=0)
         return torch.where(self.size(v) > radius, shrunk, x)
 
-    def _spread(self, weight: Points, room: Points, r: Scalars) -> Points:
-        return _fill(weight, weight, room, r)
+    def spread(self, weight: Points, room: Points, r: Scalars) -> Points:
+        return fill(weight, weight, room, r)
 
 
 @final
@@ -208,21 +210,34 @@ class _L0(Norm):
         kept = torch.arange(x.shape[1], device=x.device) < radius
         return torch.where(torch.zeros_like(kept).scatter(1, order, kept), x, centre)
 
-    def _spread(self, weight: Points, room: Points, r: Scalars) -> Points:
-        return _fill(weight * room, weight, room, r)
+    def spread(self, weight: Points, room: Points, r: Scalars) -> Points:
+        return fill(weight * room, weight, room, r)
 
 
 L0, L1, L2, LINF = _L0(), _L1(), _L2(), _Linf()
-NORMS: dict[str, Norm] = {norm.name: norm for norm in (L0, L1, L2, LINF)}
+NormLike: TypeAlias = Norm | str | SupportsFloat  # a norm, its name, or its p
+BUNDLED = {norm.name: norm for norm in (L0, L1, L2, LINF)}
+NORMS: Mapping[str, Norm] = Registry("marginattack.norms", BUNDLED, lambda _, norm: norm.name)
 
 
-def as_norm(norm: Norm | str) -> Norm:
-    """A norm by its name, or the norm itself."""
+def is_bundled(norm: Norm) -> bool:
+    """Whether a norm is one of this package."""
+    return norm.name in BUNDLED
+
+
+def as_norm(norm: NormLike) -> Norm:
+    """A norm by its name or its p ("l2", "L2", "2", 2; "linf", "Linf", "inf", infinity), or the norm itself."""
     if isinstance(norm, Norm):
         return norm
-    if norm not in NORMS:
-        raise InputError(f"no norm named {norm!r}: choose one of {', '.join(NORMS)}")
-    return NORMS[norm]
+    try:
+        name = norm if isinstance(norm, str) else f"{float(norm):g}"
+    except (TypeError, ValueError):
+        raise InputError(f"norm is {norm!r}: give one of {', '.join(NORMS)}") from None
+    p = name.strip().lower().replace("∞", "inf").removeprefix("l").strip("_-")
+    for known in (name, f"l{p}"):
+        if known in NORMS:
+            return NORMS[known]
+    raise InputError(f"no norm named {norm!r}: {choose(name, NORMS)}")
 
 
 @fusible
@@ -232,7 +247,7 @@ def onto_plane(norm: Norm, x: Points, g: Points, r: Scalars, box: Box) -> Points
     direction = -torch.sign(r) * torch.sign(g)
     room = torch.where(direction > 0, box.hi - x, x - box.lo).clamp(min=0)
     room = torch.where(weight * direction.abs() > 0, room, 0)
-    t = norm._spread(weight, room, torch.where(peak > 0, r.abs() / peak, 0))
+    t = norm.spread(weight, room, torch.where(peak > 0, r.abs() / peak, 0))
     return box.clamp(x + direction * t)
 
 
@@ -262,7 +277,7 @@ def _converged(missing: Scalars, of: Scalars) -> bool:
     return not missing.is_cuda and bool((missing <= 4 * torch.finfo(of.dtype).eps * of).all())
 
 
-def _advance(weight: Points, speed: Points, room: Points, r: Scalars) -> Points:
+def advance(weight: Points, speed: Points, room: Points, r: Scalars) -> Points:
     """Solve Σ weight·t = r for t = min(λ·speed, room): every coordinate advances at its speed up to its bound."""
     time, t = torch.zeros_like(r), torch.zeros_like(room)
     slopes = weight * speed
@@ -277,7 +292,7 @@ def _advance(weight: Points, speed: Points, room: Points, r: Scalars) -> Points:
     return torch.where(reachable, t.clamp(min=0), room)
 
 
-def _fill(key: Points, weight: Points, room: Points, r: Scalars) -> Points:
+def fill(key: Points, weight: Points, room: Points, r: Scalars) -> Points:
     """Fill coordinates up to their bounds by falling key until Σ weight·t = r, the last one in part."""
     order = key.argsort(1, descending=True)
     weight, room = weight.gather(1, order), room.gather(1, order)

@@ -25,20 +25,18 @@ from marginattack.core.budget import Budget, BudgetExhausted
 from marginattack.core.calibration import Tolerance
 from marginattack.core.draws import Draws
 from marginattack.core.goals import reach
-from marginattack.core.incumbent import History, Incumbent
+from marginattack.core.incumbent import Incumbent
 from marginattack.core.losses import Loss
 from marginattack.core.norms import Norm
+from marginattack.core.observation import Observation as Observation
+from marginattack.core.observation import Observer as Observer
 from marginattack.core.queries import Answer, Query, evaluate, input_gradient, join_answers
 from marginattack.core.tensors import scatter_rows, to_device_of
 from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars, State
 
 FLIP_SHARE = 0.3  # of the units of a layer
-CONFIRM_AT = (
-    1.0,
-    1.003,
-    1.02,
-    1.1,
-)  # multiples of the distance at which a point of a low-precision search is confirmed
+STEPS_UNTIL_CHECK = 8  # of a plan, after which samples that are finished leave the batch
+CONFIRM_AT = (1.0, 1.003, 1.02, 1.1)  # multiples of the distance at which a point of a low-precision search is tried
 
 
 class ClassConstraint(NamedTuple):
@@ -49,35 +47,21 @@ class ClassConstraint(NamedTuple):
     g: Points
 
 
-class Observation(NamedTuple):
-    """A query as an observer sees it: rows of the batch, points, their distance, the constraint there, the history."""
-
-    rows: Tensor
-    points: Points
-    distance: Scalars
-    c: Scalars
-    history: History
-
-
-class Observer:
-    """Receives every query; this one ignores them. While another one observes, nothing is captured as a graph."""
-
-    def mark(self, move: str) -> None:
-        """The next points to be queried come from this move."""
-
-    def record(self, query: Observation) -> None:
-        """Take note of a query that was answered."""
-
-
 class Step(ABC):
     """One step of an attack: a frozen value, so that equal steps share a CUDA graph.
 
     It maps the numbers that the plan holds for this step, (1, k) or one row per sample, and the state to the next
-    state. It queries the problem ``queries`` times with a gradient and has no other side effect. No tensor of the new
-    state may be a tensor of the old one in another position.
+    state. It queries the problem ``queries`` times, with ``backwards`` gradients each, and has no other side effect. No
+    tensor of the new state may be a tensor of the old one in another position.
     """
 
     queries: ClassVar[int]
+    backwards: ClassVar[int] = 1
+
+    @property
+    def passes(self) -> int:
+        """What it costs per sample."""
+        return self.queries * (1 + self.backwards)
 
     @abstractmethod
     def __call__(self, problem: "Problem", numbers: Tensor, *state: Tensor) -> State:
@@ -155,6 +139,7 @@ class Problem:
         incumbent: The nearest adversarial points so far: ``incumbent.points``, ``incumbent.distance``.
         draws: Random numbers: ``draws.uniform()``.
         observer: Receives every query.
+        enough: A sample is finished once its incumbent is at this distance or nearer; None: no distance is enough.
 
     Example:
         >>> import marginattack as ma
@@ -180,6 +165,7 @@ class Problem:
     incumbent: Incumbent
     draws: Draws
     observer: Observer = field(default_factory=Observer)
+    enough: float | None = None
 
     def solve(self, attack: Callable[["Problem"], None]) -> None:
         """Run the attack until it returns or no sample can be queried any more."""
@@ -231,6 +217,7 @@ class Problem:
 
         The layer is counted from the last one. Finished samples have the direction zero.
         """
+        self._leave_out_finished()
         rows = self.budget.charge(1, 1)
         direction = torch.zeros_like(self.x0)
         for part in self.budget.active.split(self.evaluator.batch_size):
@@ -251,8 +238,10 @@ class Problem:
     @contextmanager
     def masked(self, rows: Mask) -> Iterator["Problem"]:
         """A view with only these samples active. The block ends early, without error, once none can be queried."""
+        self._leave_out_finished()
         with suppress(BudgetExhausted):
             yield replace(self, budget=self.budget.masked(rows))
+        self._leave_out_finished()
 
     @contextmanager
     def subproblem(
@@ -265,12 +254,14 @@ class Problem:
         times gets m rows with equal shares and different draws. With ``targets`` the problem is targeted. What it
         finds and spends is the parent's when the block ends; so are its draws, unless it was given its own.
         """
+        self._leave_out_finished()
         rows = torch.arange(len(self.x0)) if rows is None else rows.cpu()
         here = rows.to(self.x0.device)
         incumbent = self.incumbent.select(rows, known=known)
         with self.budget.reserve(rows) as budget:
             part = replace(
-                self, x0=incumbent.x0, goals=self.goals[here] if targets is None else reach(targets),
+                self, x0=incumbent.x0, box=incumbent.box,
+                goals=self.goals[here] if targets is None else reach(targets),
                 targeted=self.targeted or targets is not None, budget=budget, incumbent=incumbent,
                 draws=(draws or self.draws).select(rows),
             )  # fmt: skip
@@ -278,6 +269,7 @@ class Problem:
                 yield part
             finally:
                 self.incumbent.merge(incumbent, rows)
+                self._leave_out_finished()
                 if draws is None:
                     self.draws.count = part.draws.count
 
@@ -316,6 +308,8 @@ class Problem:
         kept = (new & ~able)[:, None]
         incumbent.points = torch.where(kept, x, incumbent.points)
         incumbent.distance = torch.where(kept, size, incumbent.distance)
+        if self.enough is not None:  # what the search took for finished may not be
+            self.budget.activate(new)
 
     def for_each_sample(self, attack: Callable[["Problem"], None]) -> None:
         """Run an attack that handles one sample at a time on every active sample in turn."""
@@ -331,16 +325,33 @@ class Problem:
         pay for the whole plan: the others wait.
         """
         table = to_device_of(torch.tensor(plan, dtype=self.x0.dtype), self.x0)
-        return self.evaluator.run(self, step, table, state, charged)
+        if self.enough is None or charged is not None:
+            return self.evaluator.run(self, step, table, state, charged)
+        for block in table.split(STEPS_UNTIL_CHECK):
+            self._leave_out_finished()
+            if len(rows := self.budget.active) == 0:
+                raise BudgetExhausted
+            with self.subproblem(rows, known=True, draws=self.draws) as part:
+                here = rows.to(self.x0.device)
+                after = self.evaluator.run(part, step, block, tuple(tensor[here] for tensor in state), None)
+            state = tuple(old.index_copy(0, here, new) for old, new in zip(state, after, strict=True))
+        return state
+
+    def _leave_out_finished(self) -> None:
+        """Deactivate samples whose incumbent is near enough."""
+        if self.enough is not None:
+            self.budget.deactivate((self.incumbent.distance <= self.enough)[:, 0])
 
     def _query(
         self, x: Points, of: tuple[Loss, ...], offset: float | Tensor, *, gradients: bool = True
     ) -> tuple[list[tuple[Scalars, Points]], Tensor]:
         """Query the active samples: values and gradients of the losses, and the logits."""
         n, backwards = len(self.x0), len(of) if gradients else 0
+        self._leave_out_finished()
         rows = self.budget.charge(1, backwards)
         answer = self.evaluator.query(Query(self.shape, of, gradients), x.detach()[rows], self.goals[rows])
         self.incumbent.offer(x, scatter_rows(answer.crossed, rows, n), self.goals, 1 + backwards, rows)
+        self._leave_out_finished()
         if type(self.observer) is not Observer:
             origin = self.incumbent.origin_of(rows)
             origin = torch.arange(n, device=x.device) if origin is None else origin

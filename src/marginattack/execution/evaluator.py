@@ -34,10 +34,12 @@ class ModelEvaluator(Evaluator):
     edits_input: bool = False  # the model gets a copy in each pass, on a GPU too
     precision: str = "float32"
     search: tuple[str, Tolerance] | None = None
+    scale: Tensor | None = None  # points are inputs over this
     inside_graph: bool = False  # passes are made as they come: all rows at once, none captured
 
     def logits(self, images: Tensor, *, repeated: bool = False) -> Logits:
         """The logits in the precision of the images; ``repeated`` passes of a full batch are compiled."""
+        images = images if self.scale is None else images * self.scale
         ready = self.copies.classifier.cast(images)
         if self.channels_last:
             ready = ready.contiguous(memory_format=torch.channels_last)
@@ -87,9 +89,9 @@ class ModelEvaluator(Evaluator):
             return run_eager(problem, step, table, state)
         n = len(problem.x0)
         rows = torch.ones(n, dtype=torch.bool) if charged is None else charged.cpu()
-        ahead = min(len(table), min(problem.budget.remaining_of(rows), default=0) // (2 * step.queries))
+        ahead = min(len(table), min(problem.budget.remaining_of(rows), default=0) // step.passes)
         if ahead:
-            problem.budget.spend(rows, step.queries * ahead, step.queries * ahead)
+            problem.budget.spend(rows, step.queries * ahead, step.queries * step.backwards * ahead)
             paid = replace(problem, budget=Prepaid(n))
             if value:
                 inside, kind = replace(self, inside_graph=True), (self.tolerance, self.precision, problem.x0.dtype)
@@ -105,7 +107,8 @@ class ModelEvaluator(Evaluator):
         active = len(problem.budget.active)
         fits = 0 < active == len(problem.x0) <= self.batch_size
         observed = type(problem.observer) is not Observer
-        return fits and problem.incumbent.unique and not observed and graphs.can_capture(problem.x0)
+        captured = problem.incumbent.unique and problem.box.shared and graphs.can_capture(problem.x0)
+        return fits and captured and not observed
 
     @property
     def for_search(self) -> Evaluator:

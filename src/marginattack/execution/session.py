@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from marginattack.core.box import Box
 from marginattack.core.budget import Budget
 from marginattack.core.calibration import batch_noise, largest_change, round_up, tolerance_for
 from marginattack.core.classifier import Classifier, Execution
@@ -117,7 +116,7 @@ class Session:
 
     def __init__(self, classifier: Classifier, execution: Execution | None = None) -> None:
         self.classifier, self.execution = classifier, execution or classifier.execution
-        self.randomized = classifier.randomized
+        self.randomized, self.space = classifier.randomized, classifier.space
         self.copies, self.probe = Copies(classifier), Probe()
         replays = "" if self.randomized is None else "the model is randomised: a graph would replay its draws"
         self.graphs = Graphs(replays or ("" if self.execution.graphs else "switched off"))
@@ -280,27 +279,30 @@ class Session:
 
     def problem(
         self, batch: Batch, norm: Norm, *, budget: int | None = None, seed: int = 0, observer: Observer | None = None,
-        evaluator: ModelEvaluator | None = None,
+        evaluator: ModelEvaluator | None = None, enough: float | None = None,
     ) -> Problem:  # fmt: skip
         """The problem of a validated batch, calibrated on it unless a calibrated evaluator is given.
 
-        For a randomised model it counts a pass with all its draws as one.
+        For a randomised model it counts a pass with all its draws as one. Samples are finished a little nearer than
+        ``enough``, so that verification can move their points a little.
         """
         device, incumbent = self.classifier.device, Incumbent
-        x0 = batch.images.to(device).flatten(1)
         if self.randomized is not None:
             incumbent, budget = AwayFromInput, budget and budget // self.randomized.eot
-        box = Box(*(bound.reshape(1, -1).to(device) for bound in self.classifier.bounds_for(batch.images)))
+        evaluator = evaluator or self.calibrate(batch.images)
+        if self.space.scale is not None:
+            evaluator = replace(evaluator, scale=self.space.scale_for(batch.images).to(device))
+        x0, box = self.space.flatten(batch.images.to(device))
         goals = leave(batch.labels.to(device)) if batch.targets is None else reach(batch.targets.to(device))
         return Problem(
-            evaluator or self.calibrate(batch.images), batch.images.shape[1:], x0, box, norm, goals,
+            evaluator, batch.images.shape[1:], x0, box, norm, goals,
             batch.targets is not None, Budget(len(x0), budget, device), incumbent(x0, box, norm),
-            Draws(seed, batch.ids, x0), observer or Observer(),
+            Draws(seed, batch.ids, x0), observer or Observer(), enough and enough / EXTEND_TO[-1],
         )  # fmt: skip
 
     def solve(
         self, batch: Batch, norm: Norm, attack: Callable[[Problem], None], *, budget: int | None = None, seed: int = 0,
-        evaluator: ModelEvaluator | None = None,
+        evaluator: ModelEvaluator | None = None, enough: float | None = None,
     ) -> Solution:  # fmt: skip
         """Attack a validated batch and verify what was found.
 
@@ -310,10 +312,10 @@ class Session:
         draws = 1 if self.randomized is None else self.randomized.eot
         if budget is not None and self.randomized is not None:
             budget -= 2 * draws  # for ``towards_tangent_plane``
-        problem = self.problem(batch, norm, budget=budget, seed=seed, evaluator=evaluator)
+        problem = self.problem(batch, norm, budget=budget, seed=seed, evaluator=evaluator, enough=enough)
         problem.solve(attack)
         x = batch.images
-        adversarial = problem.incumbent.points.unflatten(1, x.shape[1:]).cpu()
+        adversarial = self.space.restore(x, problem.x0, problem.incumbent.points)
         found = torch.isfinite(problem.incumbent.distance[:, 0]).cpu()
         holds, label = self.verify(batch, adversarial)
 
@@ -322,17 +324,18 @@ class Session:
             for factor in factors:
                 lost = (found & ~holds).nonzero()[:, 0]
                 if len(lost):
-                    lo, hi = self.classifier.bounds_for(x)
-                    further = torch.clamp(x[lost] + factor * (points[lost] - x[lost]), lo, hi)
+                    further = torch.clamp(
+                        x[lost] + factor * (points[lost] - x[lost]), *self.classifier.bounds_for(x[lost])
+                    )
                     good, labels = self.verify(batch.select(lost), further)
                     kept = lost[good]
                     adversarial[kept], label[kept], holds[kept] = further[good], labels[good], True
 
         retry(adversarial.clone(), EXTEND_TO if self.randomized is None else OUTWARDS)
         if self.randomized is not None and bool((found & ~holds).any()):
-            retry(towards_tangent_plane(problem, found & ~holds).unflatten(1, x.shape[1:]).cpu(), FROM_INPUT)
+            retry(self.space.restore(x, problem.x0, towards_tangent_plane(problem, found & ~holds)), FROM_INPUT)
         success = found & holds
-        distance = norm.size((adversarial.double() - x.double()).flatten(1))[:, 0]
+        distance = self.space.distance(norm, x, adversarial)
         return Solution(
             adversarial=torch.where(success.view(-1, *[1] * (x.ndim - 1)), adversarial, x),
             distance=torch.where(success, distance, torch.inf), label=label, success=success, rejected=found & ~holds,
@@ -345,8 +348,7 @@ class Session:
 
         For a randomised model: whether fresh draws confirm the rate; the class that they reach most often.
         """
-        lo, hi = self.classifier.bounds_for(points)
-        inside = ((points >= lo) & (points <= hi)).flatten(1).all(1)
+        inside = self.space.contains(batch.images, points)
         if self.randomized is not None:
             holds, label = confirm_rate(self.randomized, batch, lambda rows: self.plain_logits(points[rows]))
             return inside & holds, label

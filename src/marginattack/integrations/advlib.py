@@ -62,8 +62,11 @@ def trust_region(info: ProblemInfo, *, adaptive: bool) -> dict[str, Any]:
 
 
 def apgd(info: ProblemInfo, *, targeted: bool) -> dict[str, Any]:
-    """Bisection of the radius below twice ``max_eps``; AttackBench's loss, and its three-stage radius for ℓ1."""
-    largest = {"l1": 30.0, "l2": 2.0, "linf": 0.25 if info.grayscale else 16 / 255}[info.norm]
+    """Bisection of the radius below twice ``max_eps``; AttackBench's loss, and its three-stage radius for ℓ1.
+
+    Without a radius, ``max_eps`` is AttackBench's, which suits undefended networks.
+    """
+    largest = info.eps or {"l1": 30.0, "l2": 2.0, "linf": 0.25 if info.grayscale else 16 / 255}[info.norm]
     targets = max(1, min(5, info.classes - 1, round(info.budget / 250))) if targeted else 1
     bisections = max(2, int(info.budget**0.36))  # 5, 8 and 15 for 100, 400 and 2,000 passes
     runs = bisections * (1 + targets) / 2  # half of the radii are too large: their first class succeeds

@@ -26,6 +26,7 @@ class ProblemInfo(NamedTuple):
     budget: int  # passes per sample
     classes: int
     grayscale: bool  # one channel
+    eps: float | None = None  # the radius of an attack within a fixed one, or the largest of one that bisects it
 
     @classmethod
     def of(cls, problem: Problem, budget: int | None = None) -> "ProblemInfo":
@@ -62,6 +63,7 @@ class ExternalAttack(Attack):
     load: Callable[[], Any] = field(repr=False)  # import the library; ImportError where it is missing
     run: Callable[[str, dict[str, Any], ProblemModule], Tensor] = field(repr=False)  # call the function; its points
     requires: tuple[str, ...] = ()  # modules beyond the library's own
+    eps: float | None = None  # the radius that it attacks within; None: it minimises the distance
 
     def why_unavailable(self) -> str:
         """Why the attack cannot run here; empty if it can."""
@@ -81,7 +83,7 @@ class ExternalAttack(Attack):
     def settings(self, info: ProblemInfo) -> dict[str, Any]:
         """The authors' settings, with as many steps as the budget allows."""
         self.check_norm(as_norm(info.norm))
-        return self.choose_settings(info)
+        return self.choose_settings(info._replace(eps=self.eps))
 
     def describe(self, info: ProblemInfo) -> str:
         """The call with its settings for this problem."""

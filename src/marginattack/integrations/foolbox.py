@@ -16,7 +16,7 @@ def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor
     foolbox, norm = import_module("foolbox"), model.problem.norm.name
     bounds = (float(model.problem.box.lo.min()), float(model.problem.box.hi.max()))
     wrapped = foolbox.PyTorchModel(model.eval(), bounds=bounds, device=model.images.device)
-    name = function.format({"l1": "L1", "l2": "L2", "linf": "LInf" if "FMN" in function else "Linf"}[norm])
+    name = function.format({"l0": "L0", "l1": "L1", "l2": "L2", "linf": "LInf" if "FMN" in function else "Linf"}[norm])
     name = name.replace("LinfBrendel", "LinfinityBrendel")
     start = {"starting_points": other_class_starts(model)} if "Brendel" in function else {}
     points: Tensor = getattr(foolbox.attacks, name)(**settings).run(wrapped, model.images, model.labels, **start)
@@ -74,6 +74,10 @@ ATTACKS = (
     attack("foolbox:deepfool", "{}DeepFoolAttack", ("l2", "linf"), deepfool),
     attack("foolbox:ead", "EADAttack", ("l1",), ead),
     attack(
-        "foolbox:brendel-bethge", "{}BrendelBethgeAttack", ("l1", "l2", "linf"), brendel_bethge, requires=("numba",)
+        "foolbox:brendel-bethge",
+        "{}BrendelBethgeAttack",
+        ("l0", "l1", "l2", "linf"),
+        brendel_bethge,
+        requires=("numba",),
     ),
 )

@@ -21,6 +21,8 @@ class MarginAxis:
     smallest: float
     largest: float  # margin shown, before rounding
     bin_width: float
+    scale: float = 1.0  # of the distances that are shown: 1, or 255 for pixels up to 255
+    eps: tuple[float, ...] = ()  # that a reader asked for
 
     @property
     def limit(self) -> float:
@@ -38,23 +40,32 @@ class MarginAxis:
         multiples = half * np.arange(self.largest // half + 2)
         ratios = np.geomspace(max(self.smallest, self.largest * 1e-4), self.largest, 60)
         pixels = np.arange(1, 17 if self.norm == "linf" else 1) / 255
-        return np.unique(round_digits(np.concatenate([multiples, ratios, pixels]), 4))
+        return np.unique([*round_digits(np.concatenate([multiples, ratios, pixels]), 4), *self.eps])
 
     def round_levels(self, bins: int) -> np.ndarray:
-        """Return the ε of a table: multiples of this many bins."""
+        """Return the ε of a table: those that were asked for, or multiples of this many bins."""
+        if self.eps:
+            return np.array(self.eps)
         width = float(f"{self.bin_width * bins:.6g}")
         return np.array(round_digits(width * np.arange(int(self.limit / width) + 2), 6))
 
 
-def fit_axis(group: Sequence[Series]) -> MarginAxis:
-    """Fit the axis to the margins of all series of a norm, without a few stragglers that would squeeze the others."""
+def fit_axis(group: Sequence[Series], eps: Sequence[float] = (), unit: float | int = 1) -> MarginAxis:
+    """Fit the axis to the margins of all series of a norm, without a few stragglers that would squeeze the others.
+
+    ``eps`` is in ``unit``, 1 or 255, which is also the one that charts start with.
+    """
     found = np.concatenate([series.columns["distance"][series.found] for series in group])
     low, high = 0.1, 1.0  # where no adversarial example was found
     if len(found):
         low, high = float(found.min()), float(min(found.max() * 1.02, 2.5 * np.quantile(found, 0.99)))
     power = 10.0 ** np.floor(np.log10(high / BINS))
     width = float(next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= high / BINS * 0.999))
-    return MarginAxis(norm=group[0].norm, symbol=group[0].symbol, smallest=low, largest=high, bin_width=width)
+    norm, scale = group[0].norm, 1.0 if group[0].norm == "l0" else float(unit)
+    return MarginAxis(
+        norm=norm, symbol=group[0].symbol, smallest=low, largest=high, bin_width=width, scale=scale,
+        eps=tuple(sorted(level / scale for level in eps)),
+    )  # fmt: skip
 
 
 def round_digits(values: np.ndarray, digits: int = 5) -> list[float]:

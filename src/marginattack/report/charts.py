@@ -26,8 +26,11 @@ CONFIDENCE_LABEL = (
 
 
 def draw_curve(view: View, log: bool = False) -> Chart:
-    """Draw robust accuracy against ε; pointing reads a value, a click pins ε, the legend selects series."""
-    axis, style = view.axis, enc.style_series(view)
+    """Draw robust accuracy against ε, with the certified share below it where that is known.
+
+    Pointing reads a value, a click pins ε, the legend selects series.
+    """
+    axis, style, bounded = view.axis, enc.style_series(view), any(series.bounded for series in view.group)
     hover = alt.selection_point(
         name="hover", on="pointerover", clear="pointerout", nearest=True, fields=["eps"], empty=False
     )
@@ -45,14 +48,26 @@ def draw_curve(view: View, log: bool = False) -> Chart:
         x, alt.Y("low:Q", title="robust accuracy, %"), alt.Y2("high:Q"), color=style["color"],
         opacity=opacity_if(legend, 0.2, 0.03),
     )  # fmt: skip
+    dotted = base.mark_line(strokeWidth=1, strokeDash=[1, 3], clip=True)
+    ends = [
+        dotted.encode(x, alt.Y(f"{end}:Q", title="robust accuracy, %"), color=style["color"]) for end in ("low", "high")
+    ]
     line = base.mark_line(strokeWidth=2, clip=True).encode(x, y, **style, opacity=opacity_if(legend, 1.0, 0.12))
     points = base.mark_point(size=60, filled=True).encode(
         x, y, color=style["color"], opacity=opacity_if(hover, 1.0, 0.0),
         tooltip=tooltips(("series:N", "run"), ("x:Q", "ε", ".4~g"), ("robust:Q", "robust accuracy, %", ".1f"),
-                         ("low:Q", "95 % CI from", ".1f"), ("high:Q", "to", ".1f")),
+                         ("low:Q", "95 % CI from", ".1f"), ("high:Q", "to", ".1f"),
+                         *([("certified:Q", "certified, %", ".1f")] if bounded else [])),
     )  # fmt: skip
+    known = base.transform_filter("isValid(datum.certified)").mark_area(clip=True)
+    fade = [opacity_if(legend, share, 0.03) for share in (0.25, 0.2)]
+    colour = style["color"] if len(view.group) > 1 else alt.value(GREEN)
+    certified = known.encode(x, alt.Y("certified:Q", title="robust accuracy, %"), color=colour, opacity=fade[0])
+    unknown = known.encode(x, alt.Y("certified:Q", title="robust accuracy, %"), alt.Y2("robust:Q"),
+                           color=alt.value(GREY), opacity=fade[1])  # fmt: skip
+    sides = [certified, unknown, *ends] if bounded else [band]
     ruler = base.transform_filter(hover).mark_rule(strokeDash=[2, 3]).encode(x)
-    return alt.layer(band, line.add_params(legend), ruler, points.add_params(hover, click), *draw_pin(label=True))
+    return alt.layer(*sides, line.add_params(legend), ruler, points.add_params(hover, click), *draw_pin(label=True))
 
 
 def draw_histogram(view: View) -> Chart:

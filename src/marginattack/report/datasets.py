@@ -60,15 +60,14 @@ class View:
         return f"{name}_{self.norm}"
 
 
-def build_views(groups: dict[str, list[Series]]) -> list[View]:
+def build_views(groups: dict[str, list[Series]], eps: Sequence[float] = (), unit: float | int = 1) -> list[View]:
     """Build the view of each norm; samples are counted in cells where there are too many for a page."""
     rows = sum(int(series.found.sum()) for group in groups.values() for series in group)
-    return [build_view(group, binned=rows > MAX_ROWS) for group in groups.values()]
+    return [build_view(group, fit_axis(group, eps, unit), binned=rows > MAX_ROWS) for group in groups.values()]
 
 
-def build_view(group: Sequence[Series], *, binned: bool) -> View:
+def build_view(group: Sequence[Series], axis: MarginAxis, *, binned: bool) -> View:
     """Build the view of the series of one norm."""
-    axis = fit_axis(group)
     classes = max((series.classes for series in group), key=len)
     if any(series.classes != classes[: len(series.classes)] for series in group):
         classes = [str(number) for number in range(len(classes))]  # the runs name their classes differently
@@ -103,11 +102,12 @@ def _concatenate(parts: Sequence[Columns]) -> Columns:
 
 
 def _curve_columns(series: Series, axis: MarginAxis) -> Columns:
-    """One row per ε: robust accuracy in % with its interval."""
+    """One row per ε: robust accuracy in % with its interval, and the certified share of it."""
     levels = axis.eps_grid()
     hits, *shares = np.array(series.robust_accuracy(levels)).T
     percent = [round_digits(100 * share, 4) for share in shares]
-    return {"eps": levels.tolist(), "hits": hits.astype(int).tolist(),
+    certified = [None if share is None else float(f"{100 * share:.4g}") for share in series.certified_accuracy(levels)]
+    return {"eps": levels.tolist(), "hits": hits.astype(int).tolist(), "certified": certified,
             **dict(zip(("robust", "low", "high"), percent, strict=True))}  # fmt: skip
 
 

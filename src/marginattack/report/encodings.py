@@ -32,7 +32,8 @@ def selected_series(view: View, name: str) -> alt.Chart:
 def parameters(view: View) -> list[alt.Parameter]:
     """Return the shared parameters with their initial values."""
     traced = view.datasets["trace"].columns["id"]
-    initial = {"unit_scale": 1, "pin": None, "selected_class": None, "series": view.series_names[0],
+    pin = next(iter(view.axis.eps), None)
+    initial = {"unit_scale": view.axis.scale, "pin": pin, "selected_class": None, "series": view.series_names[0],
                "class_order": "name", "sample": min(traced, default=None)}  # fmt: skip
     return [alt.param(name=name, value=value) for name, value in initial.items()]
 

@@ -1,6 +1,6 @@
 """Figures and tables of a run as files for papers, from the same specs and numbers as the page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from marginattack.report.vega import vega_lite_version
 WIDTH = 420
 
 
-def render_figures(run: str | Path) -> Iterator[tuple[str, bytes]]:
+def render_figures(run: str | Path, eps: Sequence[float] = (), unit: float | int = 1) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of every file."""
     import vl_convert
 
     version = vega_lite_version()
-    for view in build_views(group_by_norm(read_runs([run]))):
+    for view in build_views(group_by_norm(read_runs([run])), eps, unit):
         for plot in plots_with_data(view):
             spec, name = _complete_spec(plot, view), f"{plot.name}-{view.norm}"
             yield f"{name}.svg", vl_convert.vegalite_to_svg(spec, vl_version=version).encode()

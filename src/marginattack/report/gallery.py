@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marginattack.report.series import Series
+from marginattack.storage.bounds import nearest_images
 
 SAMPLES_PER_GROUP = 6
 MAX_EXACT_SIDE = 64  # pixels; larger images are scaled down and compressed
@@ -48,7 +49,7 @@ def load_pictures(series: Series, rows: Iterable[int]) -> dict[int, Picture]:
         by_shard[int(series.columns["shard"][row])].append(row)
     loaded = {}
     for shard, members in sorted(by_shard.items()):
-        images = series.store.images(series.part, shard, series.columns["position"][members].tolist())
+        images = nearest_images(series.store, series.part, shard, series.columns["position"][members].tolist())
         for row, original, adversarial in zip(members, images["original"], images["adversarial"], strict=True):
             loaded[row] = _make_picture(original.numpy(), adversarial.numpy())
     return loaded

@@ -167,5 +167,6 @@
 
   const select = document.getElementById("series");
   if (select) showSeries(select.value);
+  for (const [norm, eps] of Object.entries(page.pin)) setParameter(norm, "pin", eps);
   window.report = { views, state, ready: embedAll() };
 })();

@@ -10,6 +10,7 @@ import numpy as np
 
 from marginattack._version import __version__
 from marginattack.errors import redact
+from marginattack.report.brackets import HOW_TO_READ
 from marginattack.report.charts import PLOTS, plots_with_data
 from marginattack.report.comparison import compare_series
 from marginattack.report.datasets import MAX_CLASSES, Dataset, View, build_views
@@ -21,18 +22,19 @@ from marginattack.report.vega import bundle_script
 FOLDER = Path(__file__).parent
 
 
-def render_page(runs: Sequence[str | Path], unit: float | int = 1) -> str:
-    """Render the page about some runs; ``unit`` is the one that it shows first."""
+def render_page(runs: Sequence[str | Path], eps: Sequence[float] = (), unit: float | int = 1) -> str:
+    """Render the page about some runs; ``unit`` is the one that it shows first, and that ``eps`` is in."""
     series = read_runs(runs)
     with ThreadPoolExecutor(1) as pool:
         library = pool.submit(bundle_script)
         stores = list({str(each.store.path): each.store for each in series}.values())
         groups = group_by_norm(series)
-        views = build_views(groups)
+        views = build_views(groups, eps, unit)
         return str(_load_template().render(
             series=series, several=len(series) > len(groups), views=views, compare=compare_series, unit=unit,
             panels=[describe_view(view) for view in views], runs=describe_runs(stores), max_classes=MAX_CLASSES,
             findings=collect_findings(stores), version=__version__, style=(FOLDER / "page.css").read_text("utf-8"),
+            how_to_read=HOW_TO_READ,
             data=_embed_json(_collect_data(views, unit)), library=library.result(),
             script=(FOLDER / "page.js").read_text("utf-8"),
         ))  # fmt: skip
@@ -73,6 +75,7 @@ def _collect_data(views: Sequence[View], unit: float | int) -> dict[str, Any]:
                   for view in views},
         "datasets": {view.dataset_name(name): _pack(data) for view in views for name, data in view.datasets.items()},
         "uses": {plot.name: plot.datasets for plot in PLOTS},
+        "pin": {view.norm: view.axis.eps[0] for view in views if view.axis.eps},
         "measured": {view.norm: {series.name: len(series.margins) for series in view.group} for view in views},
     }  # fmt: skip
 

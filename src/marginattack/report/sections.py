@@ -9,6 +9,7 @@ import numpy as np
 from marginattack.analysis.statistics import median_or_nan
 from marginattack.report import gallery
 from marginattack.report.axes import bin_numbers
+from marginattack.report.brackets import summarize_brackets
 from marginattack.report.charts import plots_with_data
 from marginattack.report.datasets import View
 from marginattack.report.series import Series
@@ -52,7 +53,9 @@ def describe_view(view: View) -> dict[str, Any]:
     return {
         "norm": view.norm, "symbol": view.axis.symbol, "names": view.series_names, "binned": view.binned,
         "charts": [plot.name for plot in plots_with_data(view)], "shown": view.shown, "classes": len(view.classes),
-        "levels": list(curves), "bins": _tabulate_histogram(view), "confidence": _tabulate_confidence(view),
+        "levels": list(curves), "certified": [series.certified_accuracy(levels) for series in view.group],
+        "brackets": [(series.name, summarize_brackets(series)) for series in view.group if series.bounded],
+        "bins": _tabulate_histogram(view), "confidence": _tabulate_confidence(view),
         "traces": view.datasets["trace"].rows(), "details": [_describe_series(series) for series in view.group],
         "beyond": sum(int((s.columns["distance"][s.found] > view.axis.limit).sum()) for s in view.group),
     }  # fmt: skip
@@ -84,7 +87,7 @@ def _describe_series(series: Series) -> dict[str, Any]:
     pictures = gallery.load_pictures(series, rows)
     pairs = sorted(count_class_pairs(series), key=lambda pair: -pair[2])[:MAX_PAIRS]
     listed = [_describe_sample(series, row, pictures) | {"why": reason} for row, reason in suspicious]
-    header = ("id", "input", "label", "to", "distance", "confidence", "why")
+    header = ("id", "name", "input", "label", "to", "distance", "confidence", "why")
     return {
         "name": series.name, "classes": summarize_classes(series), "pictured": bool(pictures), "suspicious": listed,
         "pairs": [(names[start], names[end], n, median) for start, end, n, median in pairs],
@@ -100,7 +103,8 @@ def _describe_sample(series: Series, row: int, pictures: Mapping[int, gallery.Pi
     value = {name: column[row] for name, column in series.columns.items()}
     measured = bool(series.measured[row])
     return {
-        "id": int(value["id"]), "input": str(value["input"]), "label": names[int(value["label"])],
+        "id": int(value["id"]), "name": str(value.get("name", "")), "input": str(value["input"]),
+        "label": names[int(value["label"])],
         "prediction": names[int(value["prediction"])], "confidence": float(value["confidence"]),
         "to": names[int(value["adversarial_label"] if measured else value["prediction"])],
         "distance": float(value["distance"]), "passes": int(value["forwards"] + value["backwards"]),

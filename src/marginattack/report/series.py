@@ -11,6 +11,7 @@ import numpy as np
 
 from marginattack.analysis import statistics
 from marginattack.errors import InputError
+from marginattack.storage.bounds import join_bounds
 from marginattack.storage.parquet import read_metadata
 from marginattack.storage.run_folder import Part, RunFolder
 
@@ -35,6 +36,12 @@ class Series:
     @property
     def symbol(self) -> str:
         return SYMBOLS.get(self.norm, self.norm)
+
+    @property
+    def radius(self) -> float | None:
+        """The radius that the attack searched within; None for one that minimises the distance."""
+        radius: float | None = self.store.manifest.get("radii", {}).get(self.part.attack)
+        return radius
 
     @property
     def targeted(self) -> bool:
@@ -105,6 +112,19 @@ class Series:
         """Return the robust accuracy at each eps."""
         return statistics.robust_accuracy(self.margins, self.total, eps)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the run has bounds."""
+        return "lower" in self.columns
+
+    def certified_accuracy(self, eps: np.ndarray) -> list[float] | list[None]:
+        """Return the share of samples that are certified up to each eps; None for each without bounds."""
+        if not self.bounded:
+            return [None] * len(eps)
+        lower = np.sort(self.columns["lower"][self.measured])
+        share: list[float] = ((len(lower) - np.searchsorted(lower, eps)) / max(self.total, 1)).tolist()
+        return share
+
 
 def read_runs(runs: Sequence[str | Path]) -> list[Series]:
     """Read all runs; series are named by what distinguishes them (model, data, attack, folder)."""
@@ -120,7 +140,7 @@ def load_series(store: RunFolder) -> list[Series]:
     """Read the finished shards of a run; parts without one are left out."""
     tables: dict[Part, dict[int, Any]] = defaultdict(dict)
     for shard, part, table in store.read_all():
-        tables[part][shard] = table
+        tables[part][shard] = join_bounds(store, part, shard, table)
     loaded = []
     for part in filter(tables.__contains__, store.parts):
         shards = tables.pop(part)

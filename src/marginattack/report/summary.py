@@ -54,6 +54,19 @@ def count_class_pairs(series: Series) -> list[tuple[int, int, int, float]]:
     return [(*pair, len(group), float(np.median(group))) for pair, group in zip(pairs.T.tolist(), margins, strict=True)]
 
 
+def list_smallest(series: Series, count: int) -> list[dict[str, str | int | float]]:
+    """List the samples with the smallest margins: id, name where samples have names, classes and distance."""
+    rows = np.flatnonzero(series.found)
+    rows = rows[np.argsort(series.columns["distance"][rows], kind="stable")][:count].tolist()
+    names, column = series.classes, series.columns
+    return [
+        {"id": int(column["id"][row]), **({"name": str(column["name"][row])} if "name" in column else {}),
+         "label": names[int(column["label"][row])], "adversarial_label": names[int(column["adversarial_label"][row])],
+         "distance": float(column["distance"][row])}
+        for row in rows
+    ]  # fmt: skip
+
+
 def find_suspicious(series: Series) -> list[tuple[int, str]]:
     """Return row and reason of samples that may be mislabelled or ambiguous.
 

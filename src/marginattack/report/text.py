@@ -1,6 +1,5 @@
 """A run as JSON and as tables for the terminal."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,9 +7,13 @@ import numpy as np
 
 from marginattack.analysis import statistics
 from marginattack.errors import InputError
+from marginattack.report.brackets import HOW_TO_READ, summarize_brackets
 from marginattack.report.series import Series, load_series
+from marginattack.report.summary import list_smallest
+from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.run_folder import RunFolder
 
+SMALLEST = 5  # margins that are listed
 DEFAULT_EPS = {
     "linf": (2 / 255, 4 / 255, 8 / 255, 0.1, 0.3),
     "l2": (0.25, 0.5, 1.0, 2.0),
@@ -24,11 +27,16 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
     scale = 1.0 if series.norm == "l0" else unit
     column, mask, margins = series.columns, series.measured, series.margins * scale
     found = margins[np.isfinite(margins)]
+    radius = None if series.radius is None else series.radius * scale
     levels = tuple(eps) or tuple(level * scale for level in DEFAULT_EPS.get(series.norm, ()))
+    if radius is not None and not eps:  # beyond it, nothing was tried
+        levels = (*(level for level in levels if level < radius), radius)
     robust = statistics.robust_accuracy(margins, series.total, np.array(levels, float))
     at_8_bits = column["distance_255"][mask] * scale if "distance_255" in column else np.array([])
+    certified = series.certified_accuracy(np.array(levels, float) / scale)
     return {
         "attack": series.part.attack, "norm": series.norm, "samples": series.seen, "rows": len(mask),
+        **({} if radius is None else {"radius": radius}),
         "targeted": series.targeted, "accuracy": series.correct / max(series.seen, 1),
         "accuracy_interval": series.accuracy_interval, "measured": len(margins),
         "success": len(found) / max(len(margins), 1), "rejected": int(column["rejected"].sum()),
@@ -36,12 +44,15 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
         "median_interval": statistics.median_interval(margins),
         "mean_found": float(found.mean()) if len(found) else None,
         "robust": [
-            {"eps": level, "accuracy": row.accuracy, "interval": (row.low, row.high)}
-            for level, row in zip(levels, robust, strict=True)
+            {"eps": level, "accuracy": row.accuracy, "interval": (row.low, row.high),
+             **({} if share is None else {"certified": share})}
+            for level, row, share in zip(levels, robust, certified, strict=True)
         ],
+        **({"bounds": summarize_brackets(series, scale)} if series.bounded else {}),
         "forwards": float(column["forwards"][mask].mean()) if len(margins) else 0.0,
         "backwards": float(column["backwards"][mask].mean()) if len(margins) else 0.0,
         **({"median_at_8_bits": float(np.median(at_8_bits))} if len(at_8_bits) else {}),
+        "smallest": [{**row, "distance": float(row["distance"]) * scale} for row in list_smallest(series, SMALLEST)],
     }  # fmt: skip
 
 
@@ -56,8 +67,10 @@ def summarize_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float
     }  # fmt: skip
 
 
-def format_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float | int = 1) -> list[Any]:
-    """Format a run for the terminal: a rich table and lines of text."""
+def format_run(
+    store: RunFolder, eps: Sequence[float | int] = (), unit: float | int = 1, *, findings: bool = True
+) -> list[Any]:
+    """Format a run for the terminal: a rich table and lines of text, the last of which are the findings."""
     from rich.table import Table
 
     run = summarize_run(store, eps, unit)
@@ -69,11 +82,69 @@ def format_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float | 
         table.add_row(
             part["attack"], part["norm"], f"{part['samples']:,}", f"{part['accuracy']:.1%}", f"{part['success']:.1%}",
             f"{_format_number(part['median'])}\n[{_format_number(low)}, {_format_number(high)}]",
-            "\n".join("{eps:.4g}: {accuracy:6.1%} [{interval[0]:.1%}, {interval[1]:.1%}]".format(**level)
-                      for level in part["robust"]),
+            "\n".join(map(_format_level, part["robust"])),
             f"{part['forwards']:.0f} + {part['backwards']:.0f}",
         )  # fmt: skip
-    return [f"{run['model']} on {run['data']}", table, *_write_remarks(store, run)]
+    listed = [f"{each['grade']}: {each['code']}: {each['seen']}" for each in run["findings"]] if findings else []
+    smallest = _tabulate_smallest(store, run)
+    return [
+        f"{run['model']} on {run['data']}",
+        table,
+        *_format_brackets(run),
+        *smallest,
+        *_write_remarks(store, run),
+        *listed,
+    ]
+
+
+def _format_level(level: dict[str, Any]) -> str:
+    """Robust accuracy at one ε; with bounds, from the certified to the attacked share."""
+    certified = f"{level['certified']:6.1%} to " if "certified" in level else ""
+    return f"{level['eps']:.4g}: {certified}" + "{accuracy:6.1%} [{interval[0]:.1%}, {interval[1]:.1%}]".format(**level)
+
+
+def _format_brackets(run: dict[str, Any]) -> list[Any]:
+    """The bounds of a run: a table of how many brackets are closed, and the widest ones."""
+    from rich.table import Table
+
+    bounded = [(part, part["bounds"]) for part in run["parts"] if "bounds" in part]
+    if not bounded:
+        return []
+    table = Table(
+        "attack", "norm", "bounds by", "closed to 1 %", "10 %", "50 %", "median lower / upper", "KKT", "spread"
+    )
+    lines = ["Robust accuracy: from the certified share to the share that withstands the attack.", table]
+    for part, b in bounded:
+        both = f"{_format_number(b['median_lower'])} / {_format_number(b['median_upper'])}"
+        table.add_row(
+            part["attack"], part["norm"], b["method"], f"{b['closed']['0.01']} of {b['measured']}",
+            str(b["closed"]["0.1"]), str(b["closed"]["0.5"]), f"{both} ({_format_number(b['median_ratio'])})",
+            _format_number(b["median_kkt"]), _format_number(b["median_spread"]),
+        )  # fmt: skip
+        if b["method"] == "clever":
+            wrong = f"{b['estimates_refuted']} exceed the margin, which proves them wrong"
+            lines.append(f"{part['norm']}: CLEVER estimates, not bounds: median {b['median_estimate']:.4g}; {wrong}.")
+        if b["widest"] and b["method"] not in ("clever", "kkt"):
+            named = ", ".join(
+                f"{s.get('name', s['id'])} ({s['lower']:.3g} to {s['upper']:.3g})" for s in b["widest"][:5]
+            )
+            lines.append(f"{part['norm']}: widest brackets: samples {named}.")
+    return [*lines, HOW_TO_READ]
+
+
+def _tabulate_smallest(store: RunFolder, run: dict[str, Any]) -> list[Any]:
+    """Tabulate the smallest margins, where samples or classes have names."""
+    from rich.table import Table
+
+    data, model = store.manifest["data"], store.manifest["model"]
+    if not (data.get("names") or data.get("classes") or model.get("classes")):
+        return []
+    table = Table("attack", "norm", "smallest margins", "margin", "class", "adversarial class")
+    for part in run["parts"]:
+        for row in part["smallest"]:
+            cells = str(row.get("name", row["id"])), _format_number(row["distance"]), row["label"]
+            table.add_row(part["attack"], part["norm"], *cells, row["adversarial_label"])
+    return [table]
 
 
 def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
@@ -84,6 +155,16 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
         lines.append(f"Randomised model: {run['randomized']}.")
     if any(part["targeted"] for part in run["parts"]):
         lines.append("Targeted: margins cover all samples; robust accuracy is the share that stays off its target.")
+    if store.manifest.get("bounds") and (pending := pending_bounds(store)):
+        lines.append(
+            f"Bounds of {len(pending)} shards are missing and count as 0. Run the same command again to resume."
+        )
+    for part in run["parts"]:
+        if "radius" in part:
+            tried = f"{part['attack']} {part['norm']}: within {part['radius']:.4g}"
+            lines.append(
+                f"{tried}: distances are of points in that radius, not margins, and beyond it nothing is known."
+            )
     if missing := store.count_missing().total():
         lines.append(f"Partial: {missing} shards are missing. Run the same `measure` command again to resume.")
     elif verified := run["verified"]:
@@ -91,14 +172,8 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
     for part in run["parts"]:
         if "median_at_8_bits" in part:
             lines.append(f"{part['norm']} at 8 bits: median {_format_number(part['median_at_8_bits'])}.")
-    return lines + [f"{finding['grade']}: {finding['code']}: {finding['seen']}" for finding in store.findings]
+    return lines
 
 
 def _format_number(value: float | None) -> str:
     return "–" if value is None or np.isnan(value) else f"{value:.4g}"
-
-
-def dump_json(tree: Any) -> str:
-    """Serialize to strict JSON; NaN and infinity become null."""
-    finite = json.loads(json.dumps(tree), parse_constant=lambda name: None)
-    return json.dumps(finite, indent=1, allow_nan=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from marginattack.errors import InputError, redact
+from marginattack.errors import InputError, choose, redact
 from marginattack.reproduce import ablations, challenge, convergence, markdown, paper, success_rates, timing
 from marginattack.reproduce.models_under_test import DATA_SETS, ModelUnderTest, load_model_under_test
 from marginattack.reproduce.runner import Outcome, Row, load_outcomes, run_row, write_json
@@ -63,7 +63,7 @@ def reproduce(
     ``tf32`` a GPU searches in tf32, and the settings of the rows mention it.
     """
     if name not in EXPERIMENTS:
-        raise InputError(f"cannot reproduce {name!r}: choose one of {', '.join(EXPERIMENTS)}")
+        raise InputError(f"cannot reproduce {name!r}: {choose(name, EXPERIMENTS)}")
     experiment, path = EXPERIMENTS[name], out / f"{name}{'-quick' if quick else ''}.json"
     folder, models = path.with_suffix(""), dict[str, ModelUnderTest]()
     rows = experiment.rows(quick=quick)

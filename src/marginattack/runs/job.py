@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,20 @@ import torch
 from torch import Tensor
 
 from marginattack._version import __version__
-from marginattack.analysis.diagnose import Finding, preflight
+from marginattack.analysis.diagnose import Examination, examine
 from marginattack.attacks import Attack
+from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
 from marginattack.core.norms import NORMS
 from marginattack.core.randomized import Randomized
-from marginattack.errors import InputError, one_line, redact
+from marginattack.errors import InputError, choose, one_line, redact
 from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.session import Session
 from marginattack.runs.settings import Settings, build_attack
+from marginattack.sources.classes import read_classes
 from marginattack.sources.data import Data, check_options, open_data
+from marginattack.sources.features import check_inside, describe, read_bounds, read_fixed, read_scale
 from marginattack.sources.images import ImageSize
 from marginattack.sources.models import Model, open_model
 from marginattack.storage.manifest import Part, run_order
@@ -46,6 +49,8 @@ class Job:
     attacks: dict[str, Attack]
     order: np.ndarray  # the samples' row numbers in the data, in the order of the run
     targets: Tensor | None  # of every row of the data, where a file states them
+    space: dict[str, Any] = field(default_factory=dict)  # bounds, scale and fixed features, where they are stated
+    classes: list[str] | None = None  # their names, where they are stated or known
 
     @property
     def parts(self) -> list[Part]:
@@ -66,8 +71,10 @@ class Job:
             "model": {"digest": self.model.digest, "preprocessing": self.model.preprocessing},
             "data": {"digest": self.data_digest, "n": len(self.data), "shape": list(self.data.shape)},
             "limit": s.data.limit, "shuffle": s.data.shuffle, "only_correct": s.only_correct,
+            **({} if s.data.sample is None else {"sample": self.order.tolist()}),
+            **({"space": {name: describe(values) for name, values in self.space.items()}} if self.space else {}),
             "norms": s.norms, "attacks": {name: repr(attack) for name, attack in self.attacks.items()},
-            "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice, "precision": s.precision,
+            "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice, "search": s.precision,
             "target": s.target if self.targets is None else hashlib.sha256(self.targets.numpy().tobytes()).hexdigest(),
             **({} if self.randomized is None else {"randomized": asdict(self.randomized)}),
         }  # fmt: skip
@@ -84,9 +91,11 @@ class Job:
             "parts": [asdict(part) for part in self.parts],
             "samples": len(self.order),
             "shard": self.settings.shard,
-            "model": {"name": self.model.name, "classes": self.model.classes, **identity["model"]},
-            "data": {"name": self.data.name, "classes": self.data.classes, **identity["data"]},
+            "model": {"name": self.model.name, "classes": self.classes, **identity["model"]},
+            "data": {"name": self.data.name, "classes": self.data.classes, "features": self.data.features,
+                     "names": self.data.names is not None, **identity["data"]},
             "attacks": identity["attacks"],
+            "radii": {name: each.eps for name, each in self.attacks.items() if isinstance(each, FixedRadiusAttack)},
             "settings": self.settings.model_dump(),
             **({} if self.randomized is None else {"randomized": str(self.randomized)}),
             "versions": {"marginattack": __version__, "python": platform.python_version(),
@@ -103,9 +112,11 @@ class Job:
 
     def samples(self, positions: Sequence[int] | range) -> tuple[Tensor, Tensor, Tensor]:
         """The ids, images and labels at these positions of the run's order."""
-        ids = self.order[list(positions)]
-        images, labels = self.data.read([int(i) for i in ids])
-        return torch.from_numpy(ids), images, labels
+        ids = torch.from_numpy(self.order[list(positions)])
+        images, labels = self.data.read(ids.tolist())
+        if "bounds" in self.space:
+            check_inside(self.data, ids, images, self.space)
+        return ids, images, labels
 
     def choose_targets(self, ids: Tensor, y: Tensor, logits: Tensor) -> Tensor | None:
         """The target class of each sample; None in an untargeted run."""
@@ -119,11 +130,15 @@ class Job:
             return logits.scatter(1, y[:, None], torch.inf).argmin(1)
         return None
 
+    def with_shards_of(self, size: int) -> "Job":
+        """The same job in shards of this many samples."""
+        return replace(self, settings=self.settings.model_copy(update={"shard": size}))
+
     def make_classifier(self) -> Classifier:
         """The model as the settings say it is to be evaluated."""
         s = self.settings
         return Classifier(
-            self.model.module, bounds=(0.0, 1.0), precision=s.precision, compiled=s.compiled,
+            self.model.module, **{"bounds": (0.0, 1.0), **self.space}, precision=s.precision, compiled=s.compiled,
             randomized=self.randomized or False,
         )  # fmt: skip
 
@@ -133,7 +148,8 @@ class Job:
             return self.settings.batch
         _, images, labels = self.samples([0])
         image = session.validate(images, labels).images[0]
-        return min(fitting_batch_size(session, image), self.settings.shard)
+        fitting = fitting_batch_size(session, image)
+        return min(fitting, self.settings.shard or fitting)
 
 
 def open_job(settings: Settings, driver: Mapping[str, Any] | None = None) -> Job:
@@ -143,27 +159,46 @@ def open_job(settings: Settings, driver: Mapping[str, Any] | None = None) -> Job
     attacks = _build_attacks(settings)
     model = open_model(
         m.source, normalize=m.normalize, resize=m.resize, crop=m.crop, trust_pickle=m.trust_pickle, device=device,
-        max_gib=settings.max_gib,
+        max_gib=settings.max_gib, strip_softmax=m.strip_softmax,
     )  # fmt: skip
     size = model.image_size if d.image_size is None else ImageSize.parse(d.image_size)
-    check_options(d.source, {"image-size": d.image_size})
+    check_options(d.source, {"image-size": d.image_size, "bounds": d.bounds})
     data = open_data(
-        d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle, max_gib=settings.max_gib
-    )
-    order = run_order(len(data), d.shuffle)
+        d.source, labels=d.labels, split=d.split, image_size=size, trust_pickle=m.trust_pickle,
+        max_gib=settings.max_gib, features=d.features, layout=d.layout, raw=d.bounds is not None,
+    )  # fmt: skip
+    order = run_order(len(data), d.shuffle) if d.sample is None else _draw(data.all_labels(), d.sample, d.shuffle or 0)
     known = driver is not None and driver["stamp"] == data.stamp() != ""
     digest = driver["data"]["digest"] if driver is not None and known else data.digest()
     return Job(
         settings=settings, model=model, data=data, data_digest=digest, attacks=attacks,
         order=order[: d.limit], targets=_read_targets(settings.target, len(data)),
+        space=read_space(settings, data), classes=model.classes if d.classes is None else read_classes(d.classes),
     )  # fmt: skip
 
 
-def run_preflight(job: Job) -> list[Finding]:
+def read_space(settings: Settings, data: Data) -> dict[str, Any]:
+    """The bounds, scale and fixed features that are stated."""
+    readers = {"bounds": read_bounds, "scale": read_scale, "fixed": read_fixed}
+    stated = settings.data.model_dump(include={*readers}, exclude_none=True)
+    return {name: readers[name](text, data, settings.max_gib) for name, text in stated.items()}
+
+
+def _draw(labels: Tensor, n: int, seed: int) -> np.ndarray:
+    """Draw n rows, the same number of each class as far as there are so many; any first part is balanced too."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    by_class = np.argsort(labels.numpy()[order], kind="stable")
+    counts = np.bincount(labels.numpy())
+    rank = np.empty(len(order), dtype=np.int64)  # of each row among those of its class
+    rank[by_class] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(order[np.argsort(rank, kind="stable")[:n]])
+
+
+def run_preflight(job: Job) -> Examination:
     """Diagnose the model before anything is measured, on samples spread over the run."""
     positions = np.unique(np.linspace(0, len(job.order) - 1, min(PREFLIGHT_SAMPLES, len(job.order))).astype(int))
     _, images, labels = job.samples(positions.tolist())
-    return preflight(
+    return examine(
         job.model.module, images, labels, bare=job.model.bare, was_training=job.model.was_training,
         preprocessing=job.model.preprocessing, expect_accuracy=job.settings.expect_accuracy,
         randomized=job.settings.randomized,
@@ -174,6 +209,9 @@ def check_labels(job: Job, session: Session) -> None:
     """Refuse labels and targets that are not classes of the model, and targets that equal the label."""
     _, images, labels = job.samples(range(min(2, len(job.order))))
     classes = session.validate(images, labels).classes
+    if job.settings.data.classes is not None and len(job.classes or ()) != classes:
+        problem = f"--classes {job.settings.data.classes} has {len(job.classes or ())} names"
+        raise InputError(f"{problem}, but the model has {classes} classes: give one name per class")
     every: Tensor | None = getattr(job.data, "labels", None)
     for what, values in (("label", every), ("target", job.targets)):
         if values is not None and bool((outside := values[job.order] >= classes).any()):
@@ -215,7 +253,7 @@ def _read_targets(target: str | None, n: int) -> Tensor | None:
             else np.loadtxt(path, dtype=np.int64, ndmin=1)
         )
     except (OSError, ValueError) as error:
-        reason = one_line(error)
+        reason = f"{one_line(error)} {choose(str(target), ('random', 'least-likely'))}"
         raise InputError(f"--target {target} is neither random, least-likely nor a file of classes: {reason}") from None
     if values.shape != (n,) or values.dtype.kind not in "iu":
         content = f"{values.dtype} of shape {values.shape}"

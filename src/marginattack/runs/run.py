@@ -1,10 +1,10 @@
 """From settings to a finished run folder: diagnose, measure, verify, diagnose again."""
 
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +14,13 @@ from marginattack.analysis.diagnose import MAY_FAIL, Finding, ResultChecks, make
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
+from marginattack.runs.bound_run import Progress, bound_shards
+from marginattack.runs.bounding import check_bounds
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
 from marginattack.runs.failures import end_process_after, model_errors, name_samples
 from marginattack.runs.job import Job, check_labels, open_job, run_preflight
+from marginattack.runs.pace import LARGEST, choose_shard
 from marginattack.runs.settings import Settings
 from marginattack.runs.trace import trace
 from marginattack.storage.lock import lock_folder
@@ -31,8 +34,7 @@ PROBE_QUERIES = 500  # per sample
 PROBE_SHARE = 0.01  # of the run's passes that the probes may cost
 FAIR_BUDGET = 50  # passes that an attack must have had to be compared with the probe
 
-# (phase, number of samples) ↦ a context whose value is called with the number of samples done
-Progress: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+_LOG = logging.getLogger(__name__)
 
 
 def run(
@@ -45,10 +47,17 @@ def run(
     InputError, unless ``ignore_findings`` is set.
     """
     job = open_job(settings)
+    _LOG.info("%d of %d samples of %s on %s", len(job.order), len(job.data), job.data.name, job.model.name)
+    if settings.shard is None and (begun := RunFolder.begun(out)) is not None:
+        job = job.with_shards_of(begun.manifest["shard"])
     RunFolder.check_compatible(out, job.identity())
+    if settings.bound is not None:
+        check_bounds(job)
     before = _diagnose_before(job, on_finding, ignore_findings)
     with open_session(job.make_classifier()) as session:
         check_labels(job, session)
+        if job.settings.shard is None:  # workers elsewhere may be faster than this process
+            job = job.with_shards_of(choose_shard(job, session) if engine is serial_engine else LARGEST)
         return _run(job, session, out, before, progress, on_finding, engine)
 
 
@@ -66,6 +75,8 @@ def _run(
             failed = _measure(job, folder, session.classifier.device, pool, progress)
             with progress("verifying", len(job.order) * len(job.parts)) as advance:
                 verified = pool.verify(advance)
+            if job.settings.bound is not None:
+                failed += bound_shards(job, folder, pool, progress)
         session = session.configure(batch_size=folder.manifest["sessions"][-1]["batch"])
         with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis of the results"):
             folder.save_traces(_trace_parts(job, folder, session))
@@ -84,14 +95,15 @@ def _run(
 
 def _diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_findings: bool) -> list[Finding]:
     with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis before the run"):
-        findings = run_preflight(job)
+        findings = run_preflight(job).findings
+    grave = [] if ignore_findings else [finding for finding in findings if finding.grade == "grave"]
     for finding in findings:
-        on_finding(finding)
-    grave = [finding for finding in findings if finding.grade == "grave"]
-    if grave and not ignore_findings:
-        refused = {"random": "add --randomized if it is meant to be", "batch-dependent": "fix it"}
-        hint = refused.get(grave[0].code, "fix it, or measure anyway with --despite-findings")
-        raise InputError(f"nothing was measured because of {grave[0].code}: {grave[0].seen}; {hint}")
+        if finding not in grave[:1]:  # which the error shows
+            on_finding(finding)
+    if grave:
+        refused = {"random": "Add --randomized if it is meant to be.", "batch-dependent": ""}
+        hint = refused.get(grave[0].code, "Or measure anyway with --despite-findings.")
+        raise InputError(f"nothing was measured because of {grave[0].line()} {hint}")
     return findings
 
 
@@ -100,6 +112,7 @@ def _measure(job: Job, folder: RunFolder, device: torch.device, pool: Pool, prog
     sessions = folder.manifest["sessions"]
     batch = sessions[0]["batch"] if sessions and not job.settings.batch else pool.choose_batch()
     session = job.session(batch, device)
+    _LOG.info("%s, batches of %d, shards of %d", session["hardware"], batch, folder.manifest["shard"])
     folder.update_manifest(sessions=[*sessions, session])
     with progress("measuring", sum(len(folder.shards[shard]) for shard, _ in folder.pending())) as advance:
         failed = pool.measure(batch, advance)
@@ -143,6 +156,8 @@ def _probe_parts(job: Job, folder: RunFolder, session: Session, passes: int) -> 
     """
     if job.settings.target is not None or session.randomized is not None:  # it compares single decisions
         return
+    if "scale" in job.space or "fixed" in job.space:  # it does not know them
+        return
     affordable = max(4, int(PROBE_SHARE * passes / PROBE_QUERIES / len(job.settings.norms)))
     for part in job.parts[: len(job.settings.norms)]:
         columns = _first_correct(folder, part, min(PROBED_SAMPLES, affordable))
@@ -159,13 +174,18 @@ def _probe_parts(job: Job, folder: RunFolder, session: Session, passes: int) -> 
 
 
 def _first_correct(folder: RunFolder, part: Part, count: int) -> dict[str, Tensor] | None:
-    """Columns and images of the first samples of the first finished shard that are classified correctly, if any."""
-    shard = folder.first_finished(part)
-    if shard is None:
-        return None
-    columns = folder.numeric_columns(part, shard) | folder.images(part, shard)
-    rows = (columns["label"] == columns["prediction"]).nonzero()[:count, 0]
-    return {name: column[rows] for name, column in columns.items()} if len(rows) else None
+    """Columns and images of the first finished samples that are classified correctly, if any."""
+    found: list[dict[str, Tensor]] = []
+    for shard in (shard for shard, each in folder.finished() if each == part):
+        columns = folder.numeric_columns(part, shard)
+        rows = (columns["label"] == columns["prediction"]).nonzero()[:count, 0]
+        if len(rows):
+            images = folder.images(part, shard, rows.tolist())
+            found.append({name: column[rows] for name, column in columns.items()} | images)
+            count -= len(rows)
+        if count == 0:
+            break
+    return {name: torch.cat([each[name] for each in found]) for name in found[0]} if found else None
 
 
 def _report_lost_shards(lost: list[tuple[int, Part]], folder: RunFolder) -> Iterator[Finding]:

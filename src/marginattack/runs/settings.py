@@ -6,12 +6,13 @@ title of a field as the placeholder for its value. Torch is imported only where 
 
 import tomllib
 from dataclasses import fields, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from marginattack.errors import InputError, redact
+from marginattack.errors import InputError, choose, redact
 from marginattack.storage.paths import refuse_keys
 
 if TYPE_CHECKING:
@@ -43,23 +44,63 @@ class ModelSettings(_Strict):
     resize: int | None = Field(None, ge=1, description="Resize the shorter side to N pixels in front of the model.")
     crop: int | None = Field(None, ge=1, description="Crop the central N × N pixels in front of the model.")
     trust_pickle: bool = Field(False, description="Load .pt2 and pickle files, which can execute arbitrary code.")
+    strip_softmax: bool = Field(False, description="Remove the Softmax that ends an .onnx graph.")
 
 
 class DataSettings(_Strict):
     """The data set and the choice of samples."""
 
     source: str = Field(
-        description="Data set: samples:NAME, an .npz file with x and y, an image folder, torchvision:NAME or hf:NAME."
+        description="Data set: samples:NAME, arrays (.npz, .npy, .safetensors), a table (.csv, .parquet), an image "
+        "folder, torchvision:NAME or hf:NAME."
     )
-    labels: str | None = Field(None, description="Label file of an image folder, or label column of an hf: data set.")
+    labels: str | None = Field(
+        None, description="Label file of an image folder or .npy file, label column of a table, or label array."
+    )
+    features: str | None = Field(
+        None, title="A,B,…", description="Feature columns of a table, or the array of inputs in a file."
+    )
+    layout: str | None = Field(
+        None, description="Axes of an array: nhw, nhwc, nchw or as-is; by default inferred from its shape."
+    )
+    bounds: str | None = Field(
+        None, title="LO,HI",
+        description="Bounds of the values of arrays and tables, 0,1 unless stated; also A=LO:HI,… or FILE.npz:KEY.",
+    )  # fmt: skip
+    scale: str | None = Field(
+        None, description="Unit of each feature: distances are norms of the change over it. N, A=N,… or FILE.npz:KEY."
+    )
+    fixed: str | None = Field(
+        None, title="A,B,…", description="Features that stay as they are: columns, numbers, or a mask FILE.npz:KEY."
+    )
+    classes: str | None = Field(
+        None, description="Names of the classes: a .json or .txt file, or imagenet (with timm)."
+    )
     split: str | None = Field(None, description="Split of a torchvision: or hf: data set.")
     image_size: str | None = Field(
         None, title="SIZE", description="Size of image files: 224, or 256/224 to resize and then crop."
     )
-    limit: int | None = Field(None, ge=1, description="Use only the first N samples.")
+    sample: int | None = Field(
+        None, ge=1, le=100_000, description="Use N samples, the same number of each class, drawn with --shuffle SEED."
+    )
+    limit: int | None = Field(None, ge=1, description="Use the first N samples, in the order of the data.")
     shuffle: int | None = Field(
         None, ge=0, lt=2**63, title="SEED", description="Shuffle the samples with this seed, before --limit applies."
     )
+
+    @field_validator("bounds", "scale", "fixed", "features", mode="before")
+    @classmethod
+    def _join(cls, value: Any) -> Any:
+        """A number or list, as TOML has them, as text."""
+        plain = [value] if isinstance(value, int | float) else value
+        return ",".join(map(str, plain)) if isinstance(plain, list) else value
+
+    @field_validator("limit")
+    @classmethod
+    def _check_limit(cls, value: Any, info: Any) -> Any:
+        if value is not None and info.data.get("sample") is not None:
+            raise ValueError("--sample states how many samples there are: leave out --limit")
+        return value
 
 
 class Settings(_Strict):
@@ -83,9 +124,11 @@ class Settings(_Strict):
     )
     expect_accuracy: float | None = Field(
         None, ge=0, le=1, title="ACCURACY",
-        description="Claimed accuracy, from 0 to 1; a much lower one is a grave finding.",
+        description="Claimed accuracy, from 0 to 1; one lower by more than 0.1 is a grave finding.",
     )  # fmt: skip
-    shard: int = Field(512, ge=1, description="Samples per shard; results are stored shard by shard.")
+    shard: int | None = Field(
+        None, ge=1, description="Samples per shard; results are stored shard by shard, by default every few seconds."
+    )
     shard_timeout: int = Field(
         86400, ge=1, le=10**9, title="SECONDS",
         description="Time after which a shard counts as hung and is tried again.",
@@ -116,6 +159,19 @@ class Settings(_Strict):
         None, gt=0, lt=1, title="PROBABILITY",
         description="With --randomized: with which probability it does, at least; 0.99 unless stated.",
     )  # fmt: skip
+    bound: Literal["ibp", "crown", "alpha", "exact", "lipschitz", "clever", "kkt"] | None = Field(
+        None, title="METHOD",
+        description="Also bound the margins from below: certified by ibp, crown, alpha, exact or lipschitz; estimated "
+        "by clever, which proves nothing; kkt: only the KKT residual, which all of them compute.",
+    )  # fmt: skip
+    time_limit: float | None = Field(
+        None, gt=0, title="SECONDS",
+        description="With --bound: time per sample, on average, 20 unless stated; what is certified is kept.",
+    )  # fmt: skip
+    radius: float | None = Field(None, gt=0, description="With --bound clever: radius of the ball it samples.")
+    restarts: int = Field(
+        0, ge=0, description="With --bound: further runs of each attack, with other seeds, for the spread of margins."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -134,6 +190,35 @@ class Settings(_Strict):
             raise ValueError("images at 8 bits are not searched for randomised models: leave out --lattice")
         return value
 
+    @field_validator("bound", "time_limit", "radius", "restarts")
+    @classmethod
+    def _check_bound(cls, value: Any, info: Any) -> Any:
+        if info.field_name != "bound":
+            if value and not info.data.get("bound"):
+                raise ValueError("it is for bounds only: add --bound METHOD")
+            if value and info.field_name == "radius" and info.data["bound"] != "clever":
+                raise ValueError("it is for CLEVER only: leave it out, or choose clever")
+            if not value and info.field_name == "time_limit" and info.data.get("bound") == "exact":
+                raise ValueError("a solver may take hours per sample: add --time-limit SECONDS")
+            if not value and info.field_name == "radius" and info.data.get("bound") == "clever":
+                raise ValueError("the radius of the ball that CLEVER samples is missing: add --radius")
+        elif value and info.data.get("target"):
+            raise ValueError("bounds are about any wrong class: they need a run without --target")
+        elif value and info.data.get("randomized"):
+            raise ValueError("bounds are about one function: they need a model that draws no random numbers")
+        elif value and "l0" in info.data.get("norms", []):
+            raise ValueError("bounds need a convex ball: they need a run without --norm l0")
+        return value
+
+    @field_validator("lattice")
+    @classmethod
+    def _check_lattice(cls, value: Any, info: Any) -> Any:
+        data = info.data.get("data")
+        stated = [name for name in ("bounds", "scale", "fixed") if getattr(data, name, None) is not None]
+        if value and stated:
+            raise ValueError(f"images at 8 bits are pixels in [0, 1]: leave out --lattice, or --{stated[0]}")
+        return value
+
     @field_validator("model", "data", "norms", "attacks", mode="before")
     @classmethod
     def _expand_name(cls, value: Any, info: Any) -> Any:
@@ -146,12 +231,14 @@ class Settings(_Strict):
     def _check_names(cls, names: list[str], info: Any) -> list[str]:
         from marginattack.attacks import ATTACKS
         from marginattack.attacks.presets import PRESETS
-        from marginattack.core.norms import NORMS
+        from marginattack.core.norms import as_norm
 
-        choices = [*NORMS] if info.field_name == "norms" else [*ATTACKS, *(f"preset:{name}" for name in PRESETS)]
+        if info.field_name == "norms":
+            return list(dict.fromkeys(as_norm(name).name for name in names))
+        choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS)]
         for name in names:
             if name not in choices:
-                raise ValueError(f"no {info.field_name[:-1]} named {name!r}: choose from {', '.join(choices)}")
+                raise ValueError(f"no attack named {name!r}: {choose(name, choices)}")
         return list(dict.fromkeys(names))
 
 
@@ -189,7 +276,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"--config {path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read --config {path}: {getattr(error, 'strerror', None) or error}") from None
+        reason = getattr(error, "strerror", None) or error
+        hint = "check the path, or write one with --print-config"
+        raise InputError(f"cannot read --config {path}: {reason}; {hint}") from None
 
 
 def _assign(tree: dict[str, Any], name: str, value: Any) -> None:
@@ -215,13 +304,22 @@ def _parse_value(text: str) -> Any:
         return text
 
 
+def as_number(text: str) -> float:
+    """Parse a number, which may be a fraction such as 8/255."""
+    try:
+        return float(Fraction(text)) if "/" in text else float(text)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{text!r} is not a number: write 0.5 or 8/255") from None
+
+
 def _explain(error: ValidationError) -> str:
     """Explain the first error in one line that names the setting."""
     first = error.errors(include_url=False, include_context=False)[0]
     section, key = str(first["loc"][0]), ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         nested: dict[str, type[BaseModel]] = {"model": ModelSettings, "data": DataSettings}
-        return f"no setting named {key}: choose from {', '.join(nested.get(section, Settings).model_fields)}"
+        known = list(nested.get(section, Settings).model_fields)
+        return f"no setting named {key}: {choose(str(first['loc'][-1]), known)}"
     return redact(f"setting {key} is {first['input']!r}: {_reason(error)}")
 
 
@@ -247,7 +345,7 @@ def build_attack(name: str, values: dict[str, Any]) -> "Attack":
     known = [field.name for field in fields(base)]  # type: ignore[arg-type]
     for key, value in values.items():
         if key not in known:
-            raise InputError(f"{name} has no setting {key}: choose from {', '.join(known)}")
+            raise InputError(f"{name} has no setting {key}: {choose(key, known)}")
         changes[key] = _convert(f"attack.{name}.{key}", value, hints[key])
     try:
         return replace(base, **changes)  # type: ignore[type-var]
@@ -264,8 +362,12 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
             return Constant(float(value))
         raise InputError(f"{name} is {value!r}: give a number for a constant schedule; other schedules need Python")
     try:
+        if isinstance(value, str) and "/" in value and hint in (float, float | None):
+            return as_number(value)
         return TypeAdapter(hint, config=ConfigDict(strict=True)).validate_python(value)
     except ValidationError as error:
         raise InputError(f"{name} is {value!r}: {_reason(error)}") from None
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from None
     except Exception:  # pydantic has no schema for objects such as projections
         raise InputError(f"{name} is an object that cannot be set here: use the Python API") from None

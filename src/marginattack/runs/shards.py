@@ -9,6 +9,7 @@ from torch import Tensor
 from marginattack.core.norms import NORMS
 from marginattack.execution.session import Session
 from marginattack.measuring import measure_samples
+from marginattack.runs.bounding import bound_shard
 from marginattack.runs.failures import Samples, explain_model_error, is_model_error, model_errors, slice_samples
 from marginattack.runs.job import Job
 from marginattack.runs.lattice import search_lattice
@@ -29,8 +30,13 @@ class ShardRunner:
         self._resize(batch)
         columns, images, counts = self._measure_or_explain(part, self._read(shard), progress)
         self.folder.commit(part, shard, columns, images, counts)
+
+    def bound(self, shard: int, part: Part, batch: int, progress: Callable[[int], None] | None = None) -> None:
+        """Bound the margins of a finished shard; ``progress`` is called with its number of samples."""
+        self._resize(batch)
+        bound_shard(self.job, self.folder, self.session, part, shard)
         if progress is not None:
-            progress(len(self.folder.shards[shard]) - len(columns["id"]))  # those that --only-correct left out
+            progress(len(self.folder.shards[shard]))
 
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
         """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""
@@ -64,7 +70,9 @@ class ShardRunner:
                 progress(more)
 
         try:
-            return self._measure(part, samples, count)
+            measured = self._measure(part, samples, count)
+            count(len(samples[0]) - done)  # those that --only-correct left out
+            return measured
         except Exception as error:
             if not is_model_error(error):
                 raise
@@ -81,35 +89,43 @@ class ShardRunner:
         job, settings, norm, (ids, x, y) = self.job, self.job.settings, NORMS[part.norm], samples
         batch, correct = self.session.validate(x, y, ids=ids), None
         seen = len(batch)
-        self.session.seed_draws(settings.seed, batch.ids)
-        if settings.only_correct or settings.target is not None:
+        if settings.target is not None:
+            self.session.seed_draws(settings.seed, batch.ids)
             logits, prediction, *_ = self.session.classify(batch)
             correct = prediction == batch.labels
             if settings.only_correct:
                 batch, logits = batch.select(correct), logits[correct]
             if len(batch) == 0:
-                return *_empty_shard(batch.images, settings.lattice), {"seen": seen, "right": 0}
+                return *_empty_shard(batch.images, job), {"seen": seen, "right": 0}
             targets = job.choose_targets(batch.ids, batch.labels, logits)
             batch = self.session.validate(batch.images, batch.labels, targets, batch.ids)
         margins, self.session = measure_samples(
             self.session, batch, norm, job.attacks[part.attack], batch=self.session.batch_size,
             budget=settings.budget, seed=settings.seed, progress=progress,
         )  # fmt: skip
+        if correct is None:
+            correct = margins.prediction == margins.label
+            if settings.only_correct:  # by the predictions that are stored: a randomised model may make others
+                margins, batch = margins[correct], batch.select(correct)
+                if len(batch) == 0:
+                    return *_empty_shard(batch.images, job), {"seen": seen, "right": 0}
         columns: dict[str, Any] = {name: getattr(margins, name) for name in margins.columns() if name != "adversarial"}
         columns |= {"id": batch.ids, "input": fingerprints(batch.images)}
+        if job.data.names is not None:
+            columns["name"] = [job.data.names[i] for i in batch.ids.tolist()]
         columns["target"] = torch.full_like(batch.labels, -1) if batch.targets is None else batch.targets
         images = {"original": batch.images, "adversarial": margins.adversarial}
         if settings.lattice:
             found = search_lattice(self.session, batch, margins.adversarial, norm)
             images["adversarial_255"], columns["distance_255"] = found
-        correct = margins.prediction == margins.label if correct is None else correct
         return columns, images, {"seen": seen, "right": int(correct.sum())}
 
 
-def _empty_shard(x: Tensor, lattice: int | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _empty_shard(x: Tensor, job: Job) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The columns and images of a shard without rows."""
-    columns: dict[str, Any] = {name: [] for name in COLUMNS if name not in ("attack", "norm", "distance_255")}
+    others = ("attack", "norm", "distance_255", *(["name"] if job.data.names is None else []))
+    columns: dict[str, Any] = {name: [] for name in COLUMNS if name not in others}
     images = {"original": x, "adversarial": x}
-    if lattice:
+    if job.settings.lattice:
         columns["distance_255"], images["adversarial_255"] = [], x.to(torch.uint8)
     return columns, images

@@ -51,9 +51,8 @@ def _verify_rows(images: dict[str, Tensor], column: dict[str, Tensor], norm: Nor
         close = torch.isclose(distance, column["distance_255"], rtol=1e-6, atol=1e-9)
         reached_255 = _reached(session.plain_labels(points), column)
         same &= torch.isinf(column["distance_255"]) | (reached_255 & close)
-    distance = norm.size((adversarial.double() - x).flatten(1))[:, 0]
-    low, high = adversarial.flatten(1).aminmax(dim=1)
-    inside = (low >= 0) & (high <= 1)
+    distance = session.space.distance(norm, x, adversarial)
+    inside = session.space.contains(x, adversarial)
     close = torch.isclose(distance, column["distance"], rtol=1e-9, atol=0)
     label = column["adversarial_label"]
     adversarial_holds = _reached(label, column) & _agrees(adversarial, label, column, session) & inside & close

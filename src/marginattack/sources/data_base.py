@@ -4,7 +4,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from marginattack.sources.common import explain_errors, sha256
 from marginattack.sources.images import ORIGINAL_SIZE, ImageFile, ImageSize, decode, survey
 
 CHUNK = 2**20  # bytes that are read at a time
+ROWS_AT_A_TIME = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +29,25 @@ class Options:
     image_size: ImageSize | None = None
     trust_pickle: bool = False
     max_gib: float | None = None
+    features: str | None = None
+    layout: str | None = None
+    raw: bool = False  # values are taken as they are: their bounds are stated
 
 
 class Data(ABC):
-    """Images of one shape with their labels. Only what ``read`` is asked for is in memory."""
+    """Inputs of one shape with their labels. Only what ``read`` is asked for is in memory."""
 
     labels: Tensor | None = None  # all labels, where they are known without decoding the images
 
-    def __init__(self, name: str, shape: Sequence[int], classes: list[str] | None) -> None:
+    def __init__(
+        self, name: str, shape: Sequence[int], classes: list[str] | None, *, names: list[str] | None = None,
+        features: list[str] | None = None,
+    ) -> None:  # fmt: skip
         self.name = name  # the source as the user wrote it
-        self.shape = tuple(shape)  # of one image: (channels, height, width)
+        self.shape = tuple(shape)  # of one input: (channels, height, width) of an image
         self.classes = classes
+        self.names = names  # of the inputs: file names, relative to the source
+        self.features = features  # the columns of a table
 
     @abstractmethod
     def __len__(self) -> int:
@@ -46,7 +55,7 @@ class Data(ABC):
 
     @abstractmethod
     def read(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return images (n, channels, height, width), float32 in [0, 1], and their labels, int64."""
+        """Return inputs, float32, as images (n, channels, height, width) in [0, 1], and their labels, int64."""
 
     @abstractmethod
     def digest(self) -> str:
@@ -59,8 +68,15 @@ class Data(ABC):
         """
         return ""
 
+    def all_labels(self) -> Tensor:
+        """Return all labels; where only reading the inputs shows them, a few inputs at a time."""
+        if self.labels is not None:
+            return self.labels
+        rows = range(len(self))
+        return torch.cat([self.read(rows[first : first + ROWS_AT_A_TIME])[1] for first in rows[::ROWS_AT_A_TIME]])
+
     def __repr__(self) -> str:
-        return f"<{self.name}: {len(self)} images of {'×'.join(map(str, self.shape))}>"
+        return f"<{self.name}: {len(self)} inputs of {'×'.join(map(str, self.shape))}>"
 
 
 class ImageItem(NamedTuple):
@@ -77,11 +93,13 @@ class ImageData(Data):
     kind: ClassVar[str]  # part of the digest
 
     def __init__(
-        self, name: str, n: int, size: ImageSize | None, classes: list[str] | None, surveyed: Sequence[int]
-    ) -> None:
+        self, name: str, n: int, size: ImageSize | None, classes: list[str] | None, surveyed: Sequence[int],
+        names: list[str] | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.n, self.size = name, n, size or ORIGINAL_SIZE
         self.opened = np.zeros((n, 2), np.int64)  # size and time of each file when it was first seen
-        super().__init__(name, survey(((item.name, item.file) for item in self._watch(surveyed)), size, name), classes)
+        shape = survey(((item.name, item.file) for item in self._watch(surveyed)), size, name)
+        super().__init__(name, shape, classes, names=names)
 
     @abstractmethod
     def items(self, rows: Sequence[int]) -> Iterator[ImageItem]:
@@ -155,6 +173,12 @@ def check_unchanged(file: Path | int, opened: tuple[int, int], name: str) -> Non
         which = f" ({file.name})" if isinstance(file, Path) else ""
         hint = "restore it and run the same command again, or measure it anew into another --out"
         raise InputError(f"{name}{which} was changed while it was in use: {hint}")
+
+
+def relative_names(names: Sequence[str]) -> list[str]:
+    """Return names that can be stored: of an absolute path the last part only, and without what UTF-8 cannot say."""
+    short = (PurePath(name).name if PurePath(name).is_absolute() else name for name in names)
+    return [name.encode(errors="backslashreplace").decode() for name in short]
 
 
 def check_labels(labels: NDArray[Any], where: str, hint: str = "give each image its class index") -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from marginattack.errors import InputError
 from marginattack.sources.common import explain_errors
-from marginattack.sources.data_base import Data, ImageData, ImageItem, Options, check_labels
+from marginattack.sources.data_base import Data, ImageData, ImageItem, Options, check_labels, relative_names
 from marginattack.sources.images import SUFFIXES, ImageSize
 
 
@@ -31,7 +31,8 @@ class ImageFiles(ImageData):
         self.folder, self.files = folder, [file for file, _ in files]
         labels = [label for _, label in files]
         self.labels: Tensor = check_labels(np.array(labels, dtype=np.int64), name)
-        super().__init__(name, len(files), size, classes, surveyed=range(len(files)))
+        every = range(len(files))
+        super().__init__(name, len(files), size, classes, surveyed=every, names=relative_names(self.files))
 
     def items(self, rows: Sequence[int]) -> Iterator[ImageItem]:
         """Yield the paths."""
@@ -74,16 +75,25 @@ def _list_images(root: Path, folder: Path) -> list[str]:
 
 def read_labels(file: Path, images: list[str]) -> Sequence[int]:
     """Read the label of each image from a CSV with columns file and label, or from a list in the order of the names."""
+    if file.is_file() and file.suffix.lower() == ".csv":
+        with explain_errors(f"--labels {file}: cannot be read"):
+            return _read_csv(file, images)
+    return read_label_list(file, len(images), "not one of .csv, .txt, .npy: write a CSV with the columns file,label")
+
+
+def read_label_list(
+    file: Path, n: int, other: str = "not one of .txt, .npy: write one class per line"
+) -> Sequence[int]:
+    """Read one label per row from a .txt or .npy file; ``other`` is what is wrong with a file of another kind."""
     if not file.is_file():
         raise InputError(f"--labels {file}: no such file: check the path")
-    readers = {".csv": _read_csv, ".txt": _read_text, ".npy": _read_npy}
+    readers = {".txt": _read_text, ".npy": _read_npy}
     if file.suffix.lower() not in readers:
-        raise InputError(f"--labels {file}: not one of {', '.join(readers)}: write a CSV with the columns file,label")
+        raise InputError(f"--labels {file}: {other}")
     with explain_errors(f"--labels {file}: cannot be read"):
-        labels = readers[file.suffix.lower()](file, images)
-    if len(labels) != len(images):
-        hint = "give one per image, sorted by file name"
-        raise InputError(f"--labels {file}: {len(labels)} labels for {len(images)} images: {hint}")
+        labels = readers[file.suffix.lower()](file)
+    if len(labels) != n:
+        raise InputError(f"--labels {file}: {len(labels)} labels for {n} images: give one per image, in their order")
     return labels
 
 
@@ -107,13 +117,13 @@ def _read_csv(file: Path, images: list[str]) -> Sequence[int]:
     return [labels[name] for name in images]
 
 
-def _read_text(file: Path, images: list[str]) -> Sequence[int]:
+def _read_text(file: Path) -> Sequence[int]:
     """Read one label per line."""
     lines = file.read_text(encoding="utf-8-sig").rstrip().splitlines()
     return [_parse_label(file, f"line {number}", line) for number, line in enumerate(lines, 1)]
 
 
-def _read_npy(file: Path, images: list[str]) -> Sequence[int]:
+def _read_npy(file: Path) -> Sequence[int]:
     """Read one label per row. The file is mapped, so that its size must agree with its header."""
     labels = np.load(file, mmap_mode="r", allow_pickle=False)
     if not isinstance(labels, np.ndarray) or labels.ndim != 1:

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from marginattack.errors import InputError
 from marginattack.sources.common import explain_errors, import_extra
-from marginattack.sources.data_base import Data, ImageData, ImageItem, Options, check_labels
+from marginattack.sources.data_base import ROWS_AT_A_TIME, Data, ImageData, ImageItem, Options, check_labels
 from marginattack.sources.images import ImageSize
 
 PREFERRED_SPLITS = ("test", "validation", "val", "valid", "dev")
-ROWS_AT_A_TIME = 64
 FILE_FORMATS = {".parquet": "parquet", ".arrow": "arrow"}
 
 

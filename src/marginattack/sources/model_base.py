@@ -27,6 +27,7 @@ class ModelOptions:
     trust_pickle: bool
     device: str
     max_gib: float | None = None
+    strip_softmax: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from marginattack.errors import InputError
+from marginattack.sources.classes import imagenet_classes
 from marginattack.sources.common import explain_errors, import_extra, suggest
 from marginattack.sources.images import ImageSize
 from marginattack.sources.model_base import LoadedModel, LogitsOnly, ModelOptions, load_weights
@@ -65,7 +66,7 @@ def open_timm(source: str, options: ModelOptions) -> LoadedModel:
         load_weights(module, file, options)
     config = timm.data.resolve_data_config(pretrained_cfg=module.pretrained_cfg)
     crop = int(config["input_size"][-1])
-    labels = module.pretrained_cfg.get("label_names")
+    labels = module.pretrained_cfg.get("label_names") or imagenet_classes(int(getattr(module, "num_classes", 0)))
     return LoadedModel(
         module=module,
         statistics=(_floats(config["mean"]), _floats(config["std"])),

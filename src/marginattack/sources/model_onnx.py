@@ -1,6 +1,7 @@
 """ONNX graphs, converted by onnx2torch and compared with onnxruntime before use."""
 
 import re
+import warnings
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -12,29 +13,32 @@ from torch import Tensor
 from marginattack.errors import InputError, describe
 from marginattack.sources.common import check_size, explain_errors, import_extra, sha256
 from marginattack.sources.model_base import AnyBatch, LoadedModel, ModelOptions, almost_equal, load_program, read_file
+from marginattack.sources.onnx_graphs import OPSET, ends_with_softmax, lower, strip_softmax
 
 DTYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
 USUAL_SIDES = (32, 224, 28)  # pixels, tried where the graph leaves a side free
 EXTERNAL_BYTES = 2**31  # as much as one protobuf can hold
 VALUE_BYTES = 2**28  # of one array that the graph declares; --max-gib raises it
 USE_CODE = "pass file.py:factory"
-EXPORT = "torch.onnx.export(…, opset_version=17, dynamo=False)"
 
 
 def open_onnx(source: str, options: ModelOptions) -> LoadedModel:
     """Open an ONNX graph of a fixed or dynamic batch size."""
     content = read_file(source, options)
     onnx, onnx2torch, runtime = (import_extra(name, "onnx") for name in ("onnx", "onnx2torch", "onnxruntime"))
+    warnings.filterwarnings("ignore", category=UserWarning, module="onnx2torch")  # of torch, about its Gather and Slice
     with explain_errors(f"{source} is not an ONNX model"):
         proto = onnx.load_model_from_string(content)
         external = _load_external(onnx.external_data_helper, proto, source, options)
         onnx.checker.check_model(proto)
         _check_values(onnx, proto, source, options)
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
-    complete = proto.SerializeToString() if external else content
-    for number, node in enumerate(proto.graph.node):
-        node.name = f"node_{number}"  # onnx2torch writes these names into Python code: a name must not be code
-    converted = _convert(onnx2torch, proto, source, opset).eval()
+    if options.strip_softmax:
+        strip_softmax(proto, source)
+    elif ends_with_softmax(proto):
+        raise InputError(f"{source} ends with Softmax, whose gradients vanish: pass --strip-softmax")
+    complete = proto.SerializeToString() if external or options.strip_softmax else content
+    converted = _convert(onnx, onnx2torch, proto, source, opset).eval()
     quiet = runtime.SessionOptions()
     quiet.log_severity_level = 4  # errors are raised
     with explain_errors(f"onnxruntime cannot load {source}"):
@@ -49,7 +53,8 @@ def open_onnx(source: str, options: ModelOptions) -> LoadedModel:
 
     probe = _find_probe(reference, sides, batch or 3, dtype, source, options)
     _compare(padded, reference, probe, source)
-    return load_program(padded, probe, source, content=sha256(chunks=[content, *external]), notes={"opset": opset})
+    notes = {"opset": opset, **({"softmax": "stripped"} if options.strip_softmax else {})}
+    return load_program(padded, probe, source, content=sha256(chunks=[content, *external]), notes=notes)
 
 
 def _load_external(helper: Any, proto: Any, path: str, options: ModelOptions) -> list[bytes]:
@@ -90,14 +95,26 @@ def _only_input(session: Any, path: str) -> tuple[str, list[Any], torch.dtype]:
     return inputs[0].name, list(inputs[0].shape), DTYPES[inputs[0].type]
 
 
-def _convert(onnx2torch: Any, proto: Any, path: str, opset: int) -> Any:
+def _convert(onnx: Any, onnx2torch: Any, proto: Any, path: str, opset: int) -> Any:
+    """Convert a graph as it is, or else in an opset that onnx2torch reads."""
     try:
-        return onnx2torch.convert(proto)
+        return onnx2torch.convert(_rename(proto))
     except Exception as error:
-        operator = re.search(r"operation_type='(\w+)'", str(error))
+        first = error
+    try:
+        return onnx2torch.convert(_rename(lower(onnx, proto)))
+    except Exception as error:
+        operator = re.search(r"operation_type='(\w+)'", str(error)) or re.search(r"operation_type='(\w+)'", str(first))
         why = f"unknown operator {operator[1]}" if operator else describe(error)
-        hint = f"opset {opset} was used, and opsets up to 17 of the legacy exporter work: {EXPORT}, or {USE_CODE}"
+        hint = f"opset {opset} was used, and was tried as opset {OPSET} too: export it without that, or {USE_CODE}"
         raise InputError(f"onnx2torch cannot convert {path}: {why}; {hint}") from error
+
+
+def _rename(proto: Any) -> Any:
+    """Number the nodes: onnx2torch writes their names into Python code, and a name must not be code."""
+    for number, node in enumerate(proto.graph.node):
+        node.name = f"node_{number}"
+    return proto
 
 
 def _find_probe(

@@ -7,6 +7,7 @@ import re
 import sys
 import types
 import warnings
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,7 @@ def open_factory(source: str, options: ModelOptions) -> LoadedModel:
             model = factory()
     if not isinstance(model, nn.Module):
         raise InputError(f"factory {source} returns {type(model).__name__}: it must return a torch.nn.Module")
-    imported = [f"{each} {sha256(chunks=[text])}".encode() for each, text in sorted(sources.items())]
-    code = sha256(chunks=[content, name.encode(), *imported])
+    code = sha256(chunks=[content, name.encode(), *_digests(sources)])
     return LoadedModel(module=model, content=code, was_training=is_training(model))
 
 
@@ -65,21 +65,37 @@ def _import_module(name: str) -> tuple[types.ModuleType, bytes]:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
             hint = f"searched {Path.cwd()} and the installed packages; for a file pass file.py:factory"
-            raise InputError(f"no module named {name}: {hint}") from error
+            close = get_close_matches(name, ("zoo", "torchvision", "timm", "hf"), 1)
+            question = f"did you mean {close[0]}:NAME? " if close else ""
+            raise InputError(f"no module named {name}: {question}{hint}") from error
     file = getattr(module, "__file__", None)
     return module, Path(file).read_bytes() if file else b""
 
 
 def open_pickle(source: str, options: ModelOptions) -> LoadedModel:
-    """Unpickle a module, only if the user trusts the file: unpickling runs the code in it."""
+    """Unpickle a module, only if the user trusts the file: unpickling runs the code in it.
+
+    Its classes are those of installed packages and of Python files in the working folder, which run too.
+    """
     content = read_file(source, options, runs_code="a pickle")
-    with explain_errors(f"cannot unpickle {source}"), warnings.catch_warnings():
+    hint = f"its classes were searched in {Path.cwd()} and the installed packages; run it there, or {USE_FACTORY}"
+    with (
+        import_from(Path.cwd()) as sources,
+        explain_errors(f"cannot unpickle {source}", hint),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # torch announces that TorchScript archives are deprecated
         module = torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
     if not isinstance(module, nn.Module):
         what = "a state_dict: weights without a network" if isinstance(module, dict) else type(module).__name__
         raise InputError(f"{source} holds {what}; {USE_FACTORY}")
-    return LoadedModel(module=module, content=sha256(chunks=[content]), was_training=is_training(module))
+    code = sha256(chunks=[content, *_digests(sources)])
+    return LoadedModel(module=module, content=code, was_training=is_training(module))
+
+
+def _digests(sources: dict[str, bytes]) -> list[bytes]:
+    """Name and digest of each local module that was imported."""
+    return [f"{name} {sha256(chunks=[text])}".encode() for name, text in sorted(sources.items())]
 
 
 def refuse_safetensors(path: str) -> None:

@@ -5,12 +5,14 @@ To add a form of model, write one function ``(source, options) → LoadedModel``
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from marginattack.core.plugins import Registry
 from marginattack.errors import InputError
 from marginattack.sources.common import Form, explain_errors, match_form
 from marginattack.sources.images import ImageSize
@@ -37,30 +39,25 @@ class Model:
     bare: nn.Module  # the module without our preprocessing
 
 
-FORMS: dict[str, Form] = {
+FORMS: Mapping[str, Form] = {
     "zoo:NAME": Form(open_zoo, "a bundled network"),
     "file.py:factory": Form(open_factory, "a function in a Python file that returns the module; the file is executed"),
     "pkg.mod:factory": Form(open_factory, "the same in an importable module, which is executed"),
     "FILE.pt2": Form(open_pt2, "a program saved by torch.export.save, which may hold code: only with --trust-pickle"),
-    "FILE.onnx": Form(open_onnx, "an ONNX graph, compared with onnxruntime (extra onnx)"),
+    "FILE.onnx": Form(open_onnx, "an ONNX graph, compared with onnxruntime (extra onnx)", ("strip-softmax",)),
     "torchvision:NAME": Form(open_torchvision, "a classifier of torchvision, or NAME@WEIGHTS (extra torchvision)"),
     "timm:NAME": Form(open_timm, "a model of timm, or NAME@FILE.safetensors (extra timm)"),
     "hf:NAME": Form(open_hf, "an image classifier of transformers, by name or folder; safetensors only (extra hf)"),
     "FILE.pt": Form(open_pickle, "a pickled module, which is executed: only with --trust-pickle"),
     "FILE.pth": Form(open_pickle, "the same"),
 }
+FORMS = Registry("marginattack.models", FORMS, lambda name, _: f"{name}:NAME")
 
 
 def open_model(
-    source: str,
-    *,
-    normalize: str = "auto",
-    resize: int | None = None,
-    crop: int | None = None,
-    trust_pickle: bool = False,
-    device: str = "cpu",
-    max_gib: float | None = None,
-) -> Model:
+    source: str, *, normalize: str = "auto", resize: int | None = None, crop: int | None = None,
+    trust_pickle: bool = False, device: str = "cpu", max_gib: float | None = None, strip_softmax: bool = False,
+) -> Model:  # fmt: skip
     """Open a model by name, in eval mode on the device, with its preprocessing in front.
 
     Args:
@@ -74,6 +71,7 @@ def open_model(
         device: The torch device.
         max_gib: The largest file, with its external data, and the largest array of an ONNX graph that may be read, in
             GiB; by default 4 for a file and 0.25 for an array.
+        strip_softmax: Remove the Softmax that ends an ONNX graph, so that it returns logits.
 
     Returns:
         The module and what is known about it.
@@ -89,8 +87,11 @@ def open_model(
     statistics = None if normalize == "auto" else parse_normalize(normalize)
     with explain_errors(f"device {device!r} cannot be used", "pass cpu, cuda or cuda:0"):
         torch.empty(0, device=device)
-    options = ModelOptions(trust_pickle=trust_pickle, device=device, max_gib=max_gib)
-    loaded: LoadedModel = FORMS[find_form(source)].open(source, options)
+    options = ModelOptions(trust_pickle=trust_pickle, device=device, max_gib=max_gib, strip_softmax=strip_softmax)
+    form = FORMS[find_form(source)]
+    if strip_softmax and "strip-softmax" not in form.accepts:
+        raise InputError(f"--strip-softmax applies to .onnx files, not to {source}: remove the softmax in its code")
+    loaded: LoadedModel = form.open(source, options)
     if normalize == "auto":
         statistics = loaded.statistics
     module, fitted = loaded.module, resize is not None or crop is not None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from marginattack.errors import InputError
+from marginattack.errors import InputError, choose
 from marginattack.sources.preprocess import NORMALIZATIONS
 
 
@@ -110,7 +110,7 @@ def zoo(name: str) -> nn.Module:
         >>> model = zoo("mnist-cnn")
     """
     if name not in ZOO:
-        raise InputError(f"no zoo model named {name!r}: choose one of {', '.join(ZOO)}")
+        raise InputError(f"no zoo model named {name!r}: {choose(name, ZOO)}")
     from safetensors.torch import load_file
 
     model = ZOO[name].build()

@@ -45,6 +45,13 @@ class Preprocess(nn.Module):
             column = None if values is None else torch.tensor(values, dtype=torch.float32).reshape(-1, 1, 1)
             self.register_buffer(name, column, persistent=False)  # the state_dict holds the model's weights only
 
+    @property
+    def input_slope(self) -> float | None:
+        """The Lipschitz constant of what comes before the model; None where images are resized."""
+        if self.size.resize is not None:
+            return None
+        return 1.0 if self.std is None else float(1 / self.std.double().min())
+
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.model(self.normalize(self.fit(images)))
         return logits

@@ -9,9 +9,10 @@ import numpy as np
 from marginattack.storage.manifest import DIGESTS_SINCE, Part, Shards, read_order
 from marginattack.storage.parquet import digest_json, read_metadata
 
-# the columns of a margins file and their types; distance_255 exists with --lattice 255
+# the columns of a margins file and their types; distance_255 exists with --lattice 255, name where samples have names
 COLUMNS = {
     "id": "int64",  # the row in the data source
+    "name": "string",  # its file name, relative to the data source
     "input": "string",  # fingerprint of the pixels
     "attack": "string",
     "norm": "string",
@@ -27,6 +28,18 @@ COLUMNS = {
     "backwards": "int64",
     "distance_at_90pct": "float64",  # the best distance when about 90 % of the passes were spent
     "distance_255": "float64",  # of the image that is adversarial at 8 bits
+}
+
+# the columns of a bounds file, one row per row of the margins; it also holds the points that are nearer than theirs
+BOUNDS = {
+    "id": "int64",
+    "lower": "float64",  # certified: no adversarial point is nearer; 0: nothing is certified
+    "certified_by": "string",
+    "upper": "float64",  # the distance of the nearest known adversarial point
+    "adversarial_label": "int64",  # its class
+    "kkt": "float64",  # the residual of the KKT conditions; NaN: unknown
+    "spread": "float64",  # share by which margins of other seeds exceed the least; NaN: unknown
+    "estimate": "float64",  # of CLEVER, not a bound; NaN: unknown
 }
 
 TRACES = {
@@ -58,7 +71,8 @@ def find_misplaced(about: Mapping[str, Any], stamped: Mapping[str, Any]) -> str 
 
 def find_broken(manifest: Mapping[str, Any], part: Part, shard: int, table: Any) -> str | None:
     """Which promise the margins of a shard break; None if they keep all."""
-    columns = {k: v for k, v in COLUMNS.items() if k != "distance_255" or manifest["identity"]["lattice"]}
+    absent = {"distance_255": not manifest["identity"]["lattice"], "name": not manifest["data"].get("names")}
+    columns = {name: kind for name, kind in COLUMNS.items() if not absent.get(name)}
     if problem := find_wrong_column(table, columns):
         return problem
     for name, value in (("attack", part.attack), ("norm", part.norm)):
@@ -79,6 +93,28 @@ def find_broken_images(table: Any, ids: np.ndarray, shape: list[int]) -> str | N
     if problem is None and not np.array_equal(table.column("id").to_numpy(), ids):
         return "has other samples than its margins"
     return problem
+
+
+def find_broken_bounds(table: Any, margins: Any, shape: list[int]) -> str | None:
+    """Why bounds do not fit the margins of their shard; None if they do."""
+    if problem := find_wrong_column(table, BOUNDS):
+        return problem
+    if not np.array_equal(table.column("id").to_numpy(), margins.column("id").to_numpy()):
+        return "has other samples than its margins"
+    value = {name: table.column(name).to_numpy() for name, kind in BOUNDS.items() if kind != "string"}
+    distance = margins.column("distance").to_numpy()
+    named = np.array([name != "" for name in table.column("certified_by").to_pylist()], dtype=bool)
+    broken = {
+        "a lower bound below 0 or above its upper bound": ~((value["lower"] >= 0) & (value["lower"] <= value["upper"])),
+        "an upper bound above its margin": ~(value["upper"] <= distance),
+        "a bound without a method, or a method without a bound": named != (value["lower"] > 0),
+        **{f"{name} below 0": value[name] < 0 for name in ("kkt", "spread", "estimate")},
+    }
+    for what, rows in broken.items():
+        if rows.any():
+            return f"has {what} in row {np.flatnonzero(rows)[0]}"
+    nearer = bool((value["upper"] < distance).any())
+    return find_wrong_images(table, ["adversarial"], shape) if nearer else None
 
 
 def find_wrong_images(table: Any, names: Iterable[str], shape: list[Any]) -> str | None:

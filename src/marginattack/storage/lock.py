@@ -164,8 +164,8 @@ def _create(lock: Any, owner: str) -> bool:
 
 
 def _read(lock: Any) -> str | None:
-    try:
-        return str(lock.read_text())
+    try:  # an object in one request: if it were opened first, it might be renewed before it is read
+        return str(lock.fs.cat_file(lock.path).decode() if hasattr(lock, "fs") else lock.read_text())
     except FileNotFoundError:
         return None
 

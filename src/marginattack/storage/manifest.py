@@ -16,8 +16,8 @@ from marginattack.storage.files import write_atomically
 from marginattack.storage.parquet import digest_json
 from marginattack.storage.paths import StoragePath
 
-FORMAT = 3
-READABLE = (1, 2, 3)
+FORMAT = 4
+READABLE = (1, 2, 3, 4)
 DIGESTS_SINCE = 3
 HINT = "restore it from a copy, or measure again into another folder"
 
@@ -63,6 +63,8 @@ def run_order(n: int, shuffle: int | None) -> np.ndarray:
 
 def read_order(identity: Mapping[str, Any], positions: range) -> np.ndarray:
     """The rows of the data at consecutive positions of the run's order."""
+    if identity.get("sample") is not None:
+        return np.array(identity["sample"], dtype=np.int64)[positions.start : positions.stop]
     if identity["shuffle"] is None:
         return np.arange(positions.start, positions.stop)
     return run_order(identity["data"]["n"], identity["shuffle"])[positions.start : positions.stop]
@@ -108,7 +110,8 @@ def _check(path: StoragePath, manifest: dict[str, Any]) -> None:
     if problem := find_problem(MANIFEST, manifest):
         raise InputError(f"{file} is damaged ({problem}): {HINT}")
     identity = manifest["identity"]
-    n, limit = identity["data"]["n"], identity["limit"]
+    sample, n, limit = identity.get("sample"), identity["data"]["n"], identity["limit"]
+    n = n if sample is None else len(sample)
     parts = [{"attack": attack, "norm": norm} for attack in identity["attacks"] for norm in identity["norms"]]
     expected: dict[str, Any] = {
         "samples": n if limit is None else min(n, limit), "shard": identity["shard"], "parts": parts,

@@ -4,6 +4,7 @@
     RUN/findings.json                                  what the diagnosis found
     RUN/margins/<attack>-<norm>/part-00000.parquet     one row per sample, numbers only
     RUN/images/<attack>-<norm>/part-00000.parquet      the inputs and their adversarial images
+    RUN/bounds/<attack>-<norm>/part-00000.parquet      the other side of the margins, where asked for (``bounds.py``)
     RUN/traces.parquet                                 each query of the attacks on a few samples
 
 A shard is finished once its margins file exists; its images are written first. File names are deterministic, so that a
@@ -22,7 +23,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from marginattack.errors import InputError, one_line
@@ -67,13 +67,21 @@ class RunFolder:
         return cls(path, lease)
 
     @classmethod
+    def begun(cls, path: str | StoragePath) -> "RunFolder | None":
+        """The run at this path if it has a finished shard, so that it can only be resumed."""
+        path = parse_path(path)
+        run = cls(path) if (path / "manifest.json").exists() else None
+        return run if run is not None and any(path.glob(SHARDS)) else None
+
+    @classmethod
     def check_compatible(cls, path: str | StoragePath, identity: dict[str, Any]) -> None:
         """Refuse a folder with results of other settings, of an older format, or with files that are not a run."""
         path = parse_path(path)
         if (path / "manifest.json").exists():
-            manifest = cls(path).manifest
-            if not any(path.glob(SHARDS)):
+            begun = cls.begun(path)
+            if begun is None:
                 return
+            manifest = begun.manifest
             if manifest["format"] != FORMAT:
                 hint = "reports can read it, but it cannot be resumed; give another --out"
                 raise InputError(f"{path} has run format {manifest['format']}, this version writes {FORMAT}: {hint}")
@@ -104,17 +112,13 @@ class RunFolder:
 
     def finished(self) -> list[tuple[int, Part]]:
         """The shards that are finished, in order."""
-        images = set(self._list("images"))
-        return [each for each in self._list("margins") if each in images]
+        images = set(self.list_shards("images"))
+        return [each for each in self.list_shards("margins") if each in images]
 
     def count_missing(self) -> Counter[str]:
         """By the name of a part, the number of its shards that are not finished."""
         finished = Counter(part for _, part in self.finished())
         return +Counter({part.name: len(self.shards) - finished[part] for part in self.parts})
-
-    def first_finished(self, part: Part) -> int | None:
-        """The first finished shard of a part, if there is one."""
-        return next((shard for shard, each in self.finished() if each == part), None)
 
     def lost(self, present: Iterable[tuple[int, Part]]) -> list[tuple[int, Part]]:
         """The shards that the manifest records as finished, but that are not among these."""
@@ -124,7 +128,7 @@ class RunFolder:
         )
         return [each for each in recorded if each not in present]
 
-    def _list(self, kind: str) -> list[tuple[int, Part]]:
+    def list_shards(self, kind: str) -> list[tuple[int, Part]]:
         """The shards with a file of this kind, in order; files that belong to no shard are refused."""
         parts, found = {part.name: i for i, part in enumerate(self.parts)}, []
         for file in self.path.glob(f"{kind}/*/part-*.parquet"):
@@ -183,7 +187,7 @@ class RunFolder:
 
     def read_all(self, parts: Sequence[Part] | None = None) -> Iterator[tuple[int, Part, Any]]:
         """Every finished shard with its margins, one at a time; refuses a folder from which some were lost."""
-        present = self._list("margins")
+        present = self.list_shards("margins")
         for shard, part in self.lost(present):
             hint = "copy the complete run folder, or run the same `measure` command again"
             raise InputError(f"{self.file('margins', part, shard)} is missing, but manifest.json records it: {hint}")
@@ -237,16 +241,14 @@ class RunFolder:
             f"{self.path} has {parts}; {len(matches)} of them match {wanted}: state the norm and the attack"
         )
 
-    def read_part(self, part: Part) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The numeric columns and adversarial images of a part, and the settings that it was measured with."""
-        tables = {shard: table for shard, _, table in self.read_all([part])}
-        each = [numeric_columns(table) for table in tables.values()]
-        columns = {name: torch.cat([some[name] for some in each]) for name in each[0]}
-        images = [self.images(part, shard, margins=table) for shard, table in tables.items()]
-        columns["adversarial"] = torch.cat([some["adversarial"] for some in images])
-        identity = self.manifest["identity"]
-        attack = self.manifest["attacks"][part.attack]
-        return columns, {**identity, "attack": attack, "targeted": identity["target"] is not None}
+    def names(self, part: Part) -> dict[str, Any]:
+        """The ``names`` of the samples of a part and of the ``classes``, where they are known."""
+        data, found = self.manifest["data"], dict[str, Any]()
+        if data.get("names"):
+            found["names"] = tuple(self.table(["name"], part).column("name").to_pylist())
+        if classes := self.manifest["model"].get("classes") or data.get("classes"):
+            found["classes"] = tuple(classes)
+        return found
 
     def save_traces(self, traces: Iterable[tuple[Part, dict[str, list[Any]]]]) -> None:
         """Store each query of the attacks on a few samples of each part."""
@@ -328,7 +330,9 @@ class RunFolder:
 
 def numeric_columns(table: Any) -> dict[str, Tensor]:
     """The numeric columns of margins."""
-    return {name: read_column(table, name) for name in table.column_names if COLUMNS.get(name) != "string"}
+    return {
+        name: read_column(table, name) for name in table.column_names if str(table.schema.field(name).type) != "string"
+    }
 
 
 def now() -> str:

@@ -35,6 +35,8 @@ class _NamedModel(_Model):
 class _NamedData(_Data):
     name: str
     classes: list[str] | None = None
+    features: list[str] | None = None
+    names: bool = False  # whether the samples have names
 
 
 class _Identity(_Fields):
@@ -44,6 +46,8 @@ class _Identity(_Fields):
     attacks: dict[Name, str] = Field(min_length=1)
     limit: PositiveInt | None
     shuffle: NonNegativeInt | None
+    sample: list[NonNegativeInt] | None = None
+    space: dict[str, Any] = {}
     only_correct: bool
     budget: PositiveInt | None
     shard: PositiveInt
@@ -75,6 +79,11 @@ class _Verified(_Fields):
     failed: NonNegativeInt
 
 
+class _Bounds(_Fields):
+    settings: dict[str, Any]
+    digests: dict[str, list[str | None]] = {}
+
+
 class _Manifest(_Fields):
     identity: _Identity
     parts: list[_Part]
@@ -92,6 +101,7 @@ class _Manifest(_Fields):
     finished: str | None = None
     digests: dict[str, list[str | None]] = {}
     files: dict[str, str] = {}
+    bounds: _Bounds | None = None
 
 
 class _Finding(_Fields):

@@ -12,7 +12,7 @@ from marginattack.analysis.diagnose.findings import Finding, make_finding, prior
 Columns: TypeAlias = Mapping[str, Any]
 
 # Attacks within a fixed radius, along one path or with a fixed number of pixels may find nothing.
-MAY_FAIL = {"fgsm", "bim", "pgd", "daa", "logit-difference", "one-pixel"}
+MAY_FAIL = {"fgsm", "bim", "pgd", "daa", "logit-difference", "one-pixel", "apgd", "square"}
 # Attacks that end at their first adversarial point: it is found in the last tenth of the passes by design.
 ENDS_AT_FIRST = {"deepfool", "jsma"}
 # MarginAttack's steps shrink until its end, where it also settles on the boundary: on three healthy networks up to 17 %

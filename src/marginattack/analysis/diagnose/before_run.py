@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +19,26 @@ from marginattack.errors import InputError, describe
 MAX_IMAGES = 256  # for forwards; gradients are checked on fewer
 
 
-def preflight(
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """The findings before a run, and how many of the samples that were used are classified correctly."""
+
+    findings: list[Finding]
+    samples: int
+    correct: int | None = None  # None: the model returns no logits
+
+
+def preflight(module: nn.Module, images: Any, labels: Any, **options: Any) -> list[Finding]:
+    """The findings of ``examine``, the most important first; empty if there is none.
+
+    Example:
+        >>> for finding in preflight(model, images, labels, expect_accuracy=0.99):  # doctest: +SKIP
+        ...     print(finding.line())
+    """
+    return examine(module, images, labels, **options).findings
+
+
+def examine(
     module: nn.Module,
     images: Any,
     labels: Any,
@@ -28,7 +48,7 @@ def preflight(
     preprocessing: Mapping[str, Any] | None = None,
     expect_accuracy: float | None = None,
     randomized: bool = False,
-) -> list[Finding]:
+) -> Examination:
     """Check a model for what makes margins meaningless or too large.
 
     The model is left as it was, and whatever it raises becomes a finding.
@@ -44,14 +64,10 @@ def preflight(
         randomized: Whether the model is meant to be random: that, and what follows from it, is then no finding.
 
     Returns:
-        The findings, the most important first; empty if there is none.
+        The findings, the most important first, and the accuracy.
 
     Raises:
         InputError: There is no image, or not one label per image.
-
-    Example:
-        >>> for finding in preflight(model, images, labels, expect_accuracy=0.99):  # doctest: +SKIP
-        ...     print(finding.line())
     """
     x, y = torch.as_tensor(images)[:MAX_IMAGES], torch.as_tensor(labels)[:MAX_IMAGES].long()
     n = len(x)
@@ -67,30 +83,34 @@ def preflight(
                 stack.enter_context(frozen_eval(bare, classifier.device))
         except InputError:
             seen = f"{type(module).__name__} is in train mode after eval()"
-            return [make_finding("stays-in-train-mode", seen, n, n)]
+            return Examination(findings=[make_finding("stays-in-train-mode", seen, n, n)], samples=n)
         except Exception as error:
-            return [make_finding("model-fails", f"eval() raises {describe(error)}", n, n)]
-        findings = outputs.check_structure(runner)
+            seen = f"eval() raises {describe(error)}"
+            return Examination(findings=[make_finding("model-fails", seen, n, n)], samples=n)
+        findings, correct = outputs.check_structure(runner), None
         if not findings:
-            findings = _check_logits(runner, y.to(classifier.device), bare, preprocessing, expect_accuracy)
+            findings, correct = _check_logits(runner, y.to(classifier.device), bare, preprocessing, expect_accuracy)
     if was_training:
         findings.append(make_finding("train-mode", "the model was passed in train mode", n, n))
     meant = ("random", "stays-in-train-mode") if randomized else ()
-    return [finding for finding in prioritise(findings) if finding.code not in meant]
+    told = [finding for finding in prioritise(findings) if finding.code not in meant]
+    return Examination(findings=told, samples=n, correct=correct)
 
 
 def _check_logits(
     runner: ModelRunner, labels: Tensor, bare: nn.Module | None, preprocessing: Any, expect_accuracy: float | None
-) -> list[Finding]:
-    """Run all checks on a model that returns logits, as far as it runs."""
+) -> tuple[list[Finding], int | None]:
+    """Run all checks on a model that returns logits, as far as it runs; and count the correct predictions."""
     findings: list[Finding] = []
+    correct = None
     try:
         logits = runner.logits(runner.images)
+        correct = int((logits.argmax(1) == labels).sum())
         findings += outputs.check_autograd_in_forward(runner)
         findings += outputs.check_finite(runner, logits)
         finite = torch.isfinite(logits).all(1)
         if not bool(finite.any()):
-            return findings
+            return findings, correct
         runner.images, logits, labels = runner.images[finite], logits[finite], labels[finite]
         findings += outputs.check_values(logits)
         findings += outputs.check_determinism(runner)
@@ -103,7 +123,7 @@ def _check_logits(
     except ModelError as error:
         n = len(runner.images)
         findings.append(make_finding("model-fails", f"after some forwards: {error}", n, n))
-    return findings
+    return findings, correct
 
 
 def _check_gradients(runner: ModelRunner, logits: Tensor, known: set[str]) -> list[Finding]:

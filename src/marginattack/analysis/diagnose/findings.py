@@ -107,6 +107,9 @@ CAUSES: dict[str, Cause] = {
     "accuracy-below-expected": Cause("warning",
         "Model, data or preprocessing may differ from those for which the accuracy was stated.",
         "Check weights, preprocessing, image size and split before a long run."),
+    "too-few-samples": Cause("warning",
+        "Misclassified samples have margin 0. Labels and preprocessing were not checked.",
+        "Diagnose more samples with `marginattack diagnose --limit 256`."),
     "saturated-softmax": Cause("warning",
         "Attacks on the cross-entropy (pgd, bim and fgsm by default) have no gradient to follow and find "
         "margins that are too large. MarginAttack uses differences of logits and is not affected.",
@@ -149,7 +152,7 @@ CAUSES: dict[str, Cause] = {
         "Check labels and preprocessing with marginattack diagnose."),
 }  # fmt: skip
 
-_ACCURACY = ("accuracy-at-chance", "accuracy-below-expected")
+_ACCURACY = ("accuracy-at-chance", "accuracy-below-expected", "too-few-samples")
 GRADIENTS = ("saturated", "saturated-softmax", "zero-gradients", "wrong-gradients", "step-function", "quantised-input",
              "detached", "non-finite-gradients")  # fmt: skip
 _INPUTS = ("normalised-twice", "normalisation-missing", "normalisation-wrong", "expects-0-255", "inverted-pixels",

@@ -36,12 +36,16 @@ class Move(Step):
 
     queries: ClassVar = 1
 
-    def __call__(self, problem: Problem, numbers: Tensor, *state: Tensor) -> State:
-        return self.move(problem, numbers, *problem.value_and_gradient(state[0]), *state)
-
     @abstractmethod
     def begin(self, problem: Problem, x: Points) -> State:
         """The state of samples that start at x."""
+
+
+class GradientMove(Move):
+    """A move from c and ∇c at x: samples that make different ones can share a query."""
+
+    def __call__(self, problem: Problem, numbers: Tensor, *state: Tensor) -> State:
+        return self.move(problem, numbers, *problem.value_and_gradient(state[0]), *state)
 
     @abstractmethod
     def move(self, problem: Problem, numbers: Tensor, c: Tensor, g: Tensor, *state: Tensor) -> State:
@@ -50,7 +54,7 @@ class Move(Step):
 
 @final
 @dataclass(frozen=True)
-class Descent(Move):
+class Descent(GradientMove):
     """A descent in balls of ``norm``; the plan holds η, γ and a.
 
     ``memory`` is the weight of earlier gradients. A ball in which nothing was found yet grows by ``growth``. ρ begins
@@ -98,7 +102,7 @@ def descend(
 
 @final
 @dataclass(frozen=True)
-class Slide(Move):
+class Slide(GradientMove):
     """Restoration r and projection p from one gradient, averaged with earlier ones: x⁺ = r + β (p − r).
 
     The plan holds β, how far past the plane r lies as a share of the distance, and the weight of earlier gradients.

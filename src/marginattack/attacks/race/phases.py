@@ -1,7 +1,8 @@
 """The schedule of Race as data: the phases of each profile and budget class.
 
-A sample has one of two profiles: ``NEAR_LINEAR`` where the boundary is nearly flat on the way from x₀, ``CURVED``
-elsewhere. Where the norm counts coordinates (ℓ0) and the bounds are finite, every sample has the profile ``SPARSE``.
+A sample has one of three profiles: ``NEAR_LINEAR`` where the boundary is nearly flat on the way from x₀, ``MASKED``
+where the gradient at x₀ says nothing about the boundary, ``CURVED`` elsewhere. Where the norm counts coordinates (ℓ0)
+and the bounds are finite, it is ``SPARSE`` or ``MASKED_SPARSE``.
 Below ``SHORT`` passes there is no room for every phase. Weights are relative: a search phase gets its weight over the
 sum of all, times the passes that are left after the scan. The polish gets all that the search leaves.
 """
@@ -12,6 +13,7 @@ from itertools import count
 from typing import Literal, TypeAlias, final
 
 from marginattack.attacks.race.moves import Descent, Move, Slide
+from marginattack.attacks.race.proposals import Proposal
 from marginattack.attacks.race.sparse_moves import Pruning, SmoothedCount, TopCorners
 from marginattack.core.norms import Norm
 from marginattack.core.schedules import Cosine, Geometric, Schedule
@@ -116,23 +118,49 @@ class PruningRule:
         return tuple((float(k % 2), float(k == 0), 0.0) for k in range(steps))
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class ProposalRule:
+    """How the windows of proposals shrink, and how much nearer the next ball is."""
+
+    pulse: Schedule = Geometric(0.003, 0.0003)  # γ
+    share: Schedule = Geometric(0.1, 0.005)
+    size: float = 2.0
+
+    def move(self, norm: Norm) -> Move:
+        """The step."""
+        return Proposal(self.size)
+
+    def numbers(self, steps: int) -> Numbers:
+        """γ, the share of the input in the window, and the number of each step."""
+        return tuple((self.pulse(k, steps), self.share(k, steps), float(k)) for k in range(steps))
+
+
+Rule: TypeAlias = DescentRule | SlideRule | CornersRule | SmoothedRule | PruningRule | ProposalRule
+
+
 @dataclass(frozen=True)
 class Phase:
     """Steps of one kind from one start, which get a share of the passes by weight.
 
-    A phase is run once, once per followed class ("class", targeted at it), or once per extra start ("start", which
-    alternates between the starts that are named). In a polish the weight is the share of the steps that are left.
+    A phase is run once, once per followed class ("class", targeted at it), once per extra start ("start", which
+    alternates between the rules and starts that are named), or once with that many times its weight ("budget"). In a
+    polish the weight is the share of the passes that are left.
     """
 
     name: str
-    rule: DescentRule | SlideRule | CornersRule | SmoothedRule | PruningRule
+    rule: Rule | tuple[Rule, ...]
     start: Start | tuple[Start, ...]
     weight: float
-    per: Literal["once", "class", "start"] = "once"
+    per: Literal["once", "class", "start", "budget"] = "once"
 
     def start_of(self, rank: int) -> Start:
         """Where its run of this rank begins."""
         return self.start[rank % len(self.start)] if isinstance(self.start, tuple) else self.start
+
+    def rule_of(self, rank: int) -> Rule:
+        """The rule of its run of this rank."""
+        return self.rule[rank % len(self.rule)] if isinstance(self.rule, tuple) else self.rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,13 +199,16 @@ class Profile:
         return Profile(f"{self.name} without {', '.join(names)}", short, long)
 
     def __repr__(self) -> str:
-        bundled = {profile.name: profile for profile in (CURVED, NEAR_LINEAR, SPARSE)}
+        bundled = {profile.name: profile for profile in (CURVED, NEAR_LINEAR, MASKED, SPARSE, MASKED_SPARSE)}
         return self.name if bundled.get(self.name) == self else f"Profile({self.name!r}, {self.short}, {self.long})"
 
 
 DESCENT = DescentRule()
 SLOW_DESCENT = DescentRule(warmup=0.625)  # for few steps
+BOLD_DESCENT = DescentRule(warmup=0.625, pulse=Cosine(0.4, 0.002))  # from far starts
+STEADY_DESCENT = DescentRule(warmup=0.625, pulse=Cosine(0.4, 0.002), memory=0.5)
 SCOUT = DescentRule(scout=True)
+PROPOSALS = ProposalRule()
 REFINEMENT = DescentRule(step=Cosine(0.3, 0.01), pulse=Cosine(0.05, 0.001), warmup=0.0)
 
 SLIDE = SlideRule()
@@ -199,6 +230,7 @@ CURVED = Profile(
             Phase("descend", DESCENT, "input", 1.0),
             Phase("target", DESCENT, "input", 0.4, per="class"),
             Phase("restart", DESCENT, ("random", "flip", "random"), 0.25, per="start"),
+            Phase("propose", PROPOSALS, "incumbent", 0.1, per="budget"),
         ),
         polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
         polish_weight=1.0,
@@ -221,13 +253,34 @@ NEAR_LINEAR = Profile(
             Phase("descend", DESCENT, "input", 0.5),
             Phase("target", CLASS_SLIDE, "input", 0.4, per="class"),
             Phase("restart", DESCENT, ("flip", "random"), 0.25, per="start"),
+            Phase("restart", CLASS_SLIDE, "flip", 0.1, per="start"),
         ),
         polish=(Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
-        polish_weight=1.5,
+        polish_weight=2.0,
+    ),
+)
+
+MASKED = Profile(
+    "MASKED",
+    short=Table(
+        search=(Phase("restart", BOLD_DESCENT, "random", 1.0),),
+        polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
+        polish_weight=0.1,
+    ),
+    long=Table(
+        search=(
+            Phase("descend", DESCENT, "input", 0.6),
+            Phase("target", DESCENT, "input", 0.2, per="class"),
+            *2 * (Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),),  # twice as many as elsewhere
+            Phase("propose", PROPOSALS, "incumbent", 0.4, per="budget"),
+        ),
+        polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
+        polish_weight=0.4,
     ),
 )
 
 CORNERS, SMOOTHED, PRUNING = CornersRule(), SmoothedRule(), PruningRule()
+BOLD_CORNERS = CornersRule(pulse=Cosine(0.4, 0.1))
 
 SPARSE = Profile(
     "SPARSE",
@@ -241,11 +294,17 @@ SPARSE = Profile(
             Phase("corners", CORNERS, "input", 0.5),
             Phase("smooth", SMOOTHED, "input", 1.0),
             Phase("target", CORNERS, "input", 0.3, per="class"),
-            Phase("restart", SMOOTHED, "random", 0.4, per="start"),
+            Phase("restart", (CORNERS, SMOOTHED), "random", 0.4, per="start"),
         ),
         polish=(Phase("prune", PRUNING, "incumbent", 1.0),),
         polish_weight=0.5,
     ),
+)
+
+MASKED_SPARSE = Profile(
+    "MASKED_SPARSE",
+    short=replace(SPARSE.short, search=(Phase("restart", BOLD_CORNERS, "random", 1.0),)),
+    long=replace(SPARSE.long, search=tuple(phase for phase in SPARSE.long.search if phase.name != "target")),
 )
 
 
@@ -269,7 +328,7 @@ class PlannedPhase:
     @property
     def passes(self) -> int:
         """What it costs per sample."""
-        return 2 * len(self.numbers) + self.start_passes
+        return self.move.passes * len(self.numbers) + self.start_passes
 
     @property
     def start_passes(self) -> int:
@@ -279,14 +338,16 @@ class PlannedPhase:
 
 def plan_search(table: Table, norm: Norm, passes: int, classes: int, starts: int) -> list[PlannedPhase]:
     """The search phases, given the passes for search and polish and how many classes and extra starts there are."""
-    phases = [phase for phase in table.search if norm.scout_norm or phase.name != "scout"]
-    times = {"once": 1, "class": classes, "start": starts}
+    absent = "propose" if norm.scout_norm else "scout"
+    phases = [phase for phase in table.search if phase.name != absent]
+    times = {"once": 1, "class": classes, "start": starts, "budget": starts}
     weights = sum(times[phase.per] * phase.weight for phase in phases) + table.polish_weight
-    steps_per_weight = passes / 2 / (weights or 1)
+    passes_per_weight = passes / (weights or 1)
     planned, layers = [], count()
     for phase in phases:
-        for rank in range(times[phase.per]):
-            one = replace(_plan(phase, norm, phase.weight * steps_per_weight), start=phase.start_of(rank))
+        runs, weight = (1, starts * phase.weight) if phase.per == "budget" else (times[phase.per], phase.weight)
+        for rank in range(runs if weight else 0):
+            one = _plan(phase, norm, weight * passes_per_weight, rank)
             one = replace(one, layer=next(layers)) if one.start == "flip" else one
             planned.append(replace(one, target=rank) if phase.per == "class" else one)
     return planned
@@ -297,7 +358,7 @@ def plan_polish(table: Table, norm: Norm, passes: int) -> list[PlannedPhase]:
     polish = _plan_polish(table.polish, norm, passes)
     if table.fallback is None:
         return polish
-    fallback = _plan(table.fallback, norm, table.fallback.weight * passes / 2)
+    fallback = _plan(table.fallback, norm, table.fallback.weight * passes)
     rest = _plan_polish(table.polish, norm, passes - fallback.passes)
     return [replace(polish[0], fallback=(fallback, *rest)), *polish[1:]]
 
@@ -313,7 +374,7 @@ def truncate(phases: Sequence[PlannedPhase], passes: int) -> list[PlannedPhase]:
     affordable: list[PlannedPhase] = []
     for phase in phases:
         left = passes - sum(one.passes for one in affordable)
-        if (steps := (left - phase.start_passes) // 2) > 0:
+        if (steps := (left - phase.start_passes) // phase.move.passes) > 0:
             affordable.append(replace(phase, numbers=phase.numbers[:steps]))
     return affordable
 
@@ -323,10 +384,12 @@ def _plan_polish(phases: Sequence[Phase], norm: Norm, passes: int) -> list[Plann
     for phase in phases:
         left = passes - sum(one.passes for one in planned)
         left -= CLOSING_PASSES if phase is phases[-1] else 0
-        planned.append(_plan(phase, norm, phase.weight * left / 2))
+        planned.append(_plan(phase, norm, phase.weight * left))
     return planned
 
 
-def _plan(phase: Phase, norm: Norm, steps: float) -> PlannedPhase:
+def _plan(phase: Phase, norm: Norm, passes: float, rank: int = 0) -> PlannedPhase:
     """At least one step."""
-    return PlannedPhase(phase.name, phase.rule.move(norm), phase.rule.numbers(max(1, int(steps))), phase.start_of(0))
+    rule, start = phase.rule_of(rank), phase.start_of(rank)
+    move = rule.move(norm)
+    return PlannedPhase(phase.name, move, rule.numbers(max(1, int(passes / move.passes))), start)

@@ -13,6 +13,8 @@ from marginattack.attacks.race.phases import (
     CLOSING_PASSES,
     CURVED,
     EXACT_POLISH,
+    MASKED,
+    MASKED_SPARSE,
     NEAR_LINEAR,
     PASSES_PER_START,
     SHORT,
@@ -31,6 +33,8 @@ from marginattack.core.problem import Problem
 from marginattack.core.types import Labels, Mask, Points
 from marginattack.errors import InputError
 
+PERPENDICULAR = 0.2  # a cosine below which gradients tell nothing about each other
+FAR = 0.05  # of the way to the farthest point of the box
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
 
 
@@ -42,8 +46,9 @@ class Race(Attack):
     The phases are data: the tables in ``attacks/race/phases.py``, one per profile and budget class;
     ``print(Race().plan(norm="l2", budget=400))`` shows them with their passes. A sample's profile is near-linear
     where a step to the tangent plane of x₀ leaves less than ``trust`` of c, and a gradient whose cosine with that at x₀
-    is above 1 − ``trust``; else it is curved. Where the norm counts coordinates (ℓ0) all samples have one profile of
-    their own, unless a bound is infinite. docs/method.md describes each phase.
+    is above 1 − ``trust``; masked where that plane is far and the gradients are nearly perpendicular; else curved.
+    Where the norm counts coordinates (ℓ0) there are two profiles of its own, unless a bound is infinite.
+    docs/method.md describes each phase.
 
     Args:
         passes: What is spent where no budget is given; a budget is spent as a whole.
@@ -51,7 +56,9 @@ class Race(Attack):
         trust: How far the tangent plane may be off for a sample to count as near-linear; 0: none does.
         near_linear: The phases of near-linear samples.
         curved: The phases of the others.
-        sparse: The phases of all samples in ℓ0.
+        masked: The phases of samples whose gradients mislead.
+        sparse: The phases in ℓ0.
+        masked_sparse: The phases in ℓ0 of samples whose gradients mislead.
 
     Raises:
         InputError: ``passes`` or ``candidates`` is out of range.
@@ -67,6 +74,7 @@ class Race(Attack):
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
+    any_norm: ClassVar = True
     cost: ClassVar = "1 forward + 1 backward per step; one scan at 1 backward per class"
     reference: ClassVar = "this project, docs/method.md"
 
@@ -75,7 +83,9 @@ class Race(Attack):
     trust: float = 0.5
     near_linear: Profile = NEAR_LINEAR
     curved: Profile = CURVED
+    masked: Profile = MASKED
     sparse: Profile = SPARSE
+    masked_sparse: Profile = MASKED_SPARSE
 
     def __post_init__(self) -> None:
         for name, least in (("passes", 1), ("candidates", 0)):
@@ -113,7 +123,7 @@ class Race(Attack):
         self.close(problem, incumbent_or_random(problem, problem.draws))
 
     def without(self, *phases: str) -> "Race":
-        """The attack without the search phases of these names ("scout", "descend", "target", "restart", …).
+        """The attack without the search phases of these names ("scout", "descend", "target", "restart", "propose", …).
 
         Args:
             phases: Names of phases, as in the tables.
@@ -126,7 +136,7 @@ class Race(Attack):
             >>> ma.Race().without("scout").curved
             Profile('CURVED without scout', ...
         """
-        names = ("near_linear", "curved", "sparse")
+        names = ("near_linear", "curved", "masked", "sparse", "masked_sparse")
         return replace(self, **{name: getattr(self, name).without(*phases) for name in names})
 
     def plan(self, norm: Norm | str = "l2", budget: int | None = None, classes: int = 10) -> "RacePlan":
@@ -149,21 +159,22 @@ class Race(Attack):
         norm, passes = as_norm(norm), self.passes if budget is None else budget
         phases: dict[str, list[PlannedPhase]] = {}
         scans: dict[str, int] = {}
-        profile_passes = 0 if norm.counts else PROFILE_PASSES
-        for profile in (self.sparse,) if norm.counts else (self.near_linear, self.curved):
+        dense, sparse = (self.near_linear, self.curved, self.masked), (self.sparse, self.masked_sparse)
+        for profile in sparse if norm.counts else dense:
             table = profile.table(passes)
             number = min(self.classes_followed(table, passes), classes - 1)
             scans[profile.name] = 1 + min(self.classes_scanned(number, passes), classes - 1) if number else 0
-            left = passes - profile_passes - scans[profile.name]
+            left = passes - PROFILE_PASSES - scans[profile.name]
             phases[profile.name] = truncate(plan_all(table, norm, left, number, passes // PASSES_PER_START), left)
-        return RacePlan(norm.name, passes, profile_passes, scans, phases)
+        return RacePlan(norm.name, passes, scans, phases)
 
     def profiles(self, problem: Problem) -> list[tuple[Mask, Profile]]:
         """The samples of each profile, on the host."""
+        near_linear, masked = (rows.cpu() for rows in self.classify(problem))
         if problem.norm.counts and bool(torch.isfinite(problem.box.hi - problem.box.lo).all()):
-            return [(torch.ones(len(problem.x0), dtype=torch.bool), self.sparse)]
-        near_linear = self.is_near_linear(problem).cpu()
-        return [(near_linear, self.near_linear), (~near_linear, self.curved)]
+            return [(~masked, self.sparse), (masked, self.masked_sparse)]
+        curved = ~(near_linear | masked)
+        return [(near_linear, self.near_linear), (curved, self.curved), (masked, self.masked)]
 
     def classes_followed(self, table: Table, passes: int) -> int:
         """How many classes are followed: 3 with 400 passes, 5 with 2,000; none where no phase of the table does."""
@@ -175,15 +186,21 @@ class Race(Attack):
         """How many classes are ranked, at a backward each."""
         return min(self.candidates, max(followed, (passes - PROFILE_PASSES) // 16))
 
-    def is_near_linear(self, problem: Problem) -> Mask:
-        """Whether a step to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns."""
+    def classify(self, problem: Problem) -> tuple[Mask, Mask]:
+        """Which samples are near-linear, and which masked.
+
+        Near-linear: a step to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns.
+        Masked: the gradient there is nearly perpendicular to that at x₀, or the plane does not meet the box.
+        """
         c, g = problem.value_and_gradient(problem.x0)
         z = problem.norm.onto_plane(problem.x0, g, c, problem.box)
         if problem.budget.remaining < 2:
             problem.value(z)
         c_z, g_z = problem.value_and_gradient(z)
         cosine = (L2.steepest(g) * L2.steepest(g_z)).sum(1, keepdim=True)
-        return ((c_z.abs() < self.trust * c) & (cosine > 1 - self.trust))[:, 0]
+        near_linear = (c_z.abs() < self.trust * c) & (cosine > 1 - self.trust)
+        far = L2.size(z - problem.x0) > FAR * L2.size(problem.box.farthest(problem.x0))
+        return near_linear[:, 0], (~near_linear & (cosine < PERPENDICULAR) & far)[:, 0]
 
     def nearest_classes(self, problem: Problem, number: int, passes: int) -> list[Labels]:
         """The classes whose tangent planes at x₀ are nearest, the nearest first; none for a targeted problem."""
@@ -213,13 +230,12 @@ class RacePlan:
 
     norm: str
     passes: int
-    profile_passes: int
     scans: dict[str, int]
     phases: dict[str, list[PlannedPhase]]
 
     def rows(self, profile: str) -> list[tuple[str, str, str, int, int]]:
         """Phase, move, start, steps and passes of one profile."""
-        rows = [("profile", "gradient", "input", 2, self.profile_passes)] if self.profile_passes else []
+        rows = [("profile", "gradient", "input", 2, PROFILE_PASSES)]
         if self.scans[profile]:
             rows.append(("scan", "class gradients", "input", 1, self.scans[profile]))
         for phase in self.phases[profile]:

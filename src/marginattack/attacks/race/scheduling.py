@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias, final
 import torch
 from torch import Tensor
 
-from marginattack.attacks.race.moves import Move
+from marginattack.attacks.race.moves import GradientMove, Move
 from marginattack.attacks.race.phases import PlannedPhase
 from marginattack.core.draws import Draws
 from marginattack.core.goals import reach
@@ -23,7 +23,7 @@ from marginattack.core.problem import Problem, Step
 from marginattack.core.tensors import to_device_of
 from marginattack.core.types import Goals, Labels, Mask, Points, State
 
-MOST_GROUPS = 4  # at a time: two profiles, and those samples of each that take the fallback
+MOST_GROUPS = 4  # at a time: three profiles, and those samples of one that take the fallback
 COLUMNS = 4  # of a group in an interleaved plan: the kind of move, and its three numbers
 FLIP_DISTANCE = 2.0  # how far from x₀ a flip lies, in distances of the incumbent
 EVEN = 9  # passes by which the budgets left inside an interleaved group may differ, as after two confirmations
@@ -35,7 +35,7 @@ def run_groups(problem: Problem, groups: Sequence[Group], classes: Sequence[Labe
     """Run the phases of all groups, interleaved where that is possible and each group has about as much budget left."""
     left = [problem.budget.remaining_of(rows) for rows, _ in groups]
     even = all(max(each, default=0) - min(each, default=0) < EVEN for each in left)
-    if even and problem.evaluator.can_interleave(problem):
+    if even and problem.enough is None and problem.evaluator.can_interleave(problem):
         run_interleaved(problem, groups, classes)
     else:
         run_sequential(problem, groups, classes)
@@ -105,7 +105,7 @@ def incumbent_or_random(problem: Problem, draws: Draws) -> Points:
 class InterleavedStep(Step):
     """One query for all groups, then each sample's own kind of move. A sample's group is the last of its state."""
 
-    kinds: tuple[Move, ...]
+    kinds: tuple[GradientMove, ...]
     queries: ClassVar = 1
 
     def __call__(self, problem: Problem, numbers: Tensor, *state: Tensor) -> State:
@@ -177,7 +177,14 @@ class _Interleaving:
             self.goals = torch.where(group.column, 0, self.goals)  # to wait: nothing to cross
             return
         phase = group.phases[0]
-        group.phases[0] = replace(phase, numbers=phase.numbers[: (left - phase.start_passes) // 2])
+        if not isinstance(phase.move, GradientMove):  # its queries cannot be shared
+            with problem.subproblem(group.rows.nonzero()[:, 0], known=True, draws=group.draws) as part:
+                part.solve(partial(run_phase, phase=phase, classes=()))
+                group.draws.count = part.draws.count
+            group.phases = group.phases[1:]
+            self._start_phase(group)
+            return
+        group.phases[0] = replace(phase, numbers=phase.numbers[: (left - phase.start_passes) // phase.move.passes])
         goals = problem.goals if phase.target is None else reach(self.classes[phase.target])
         self.goals = torch.where(group.column, goals, self.goals)
         with problem.masked(group.rows) as part:  # which pays for the start
@@ -187,7 +194,9 @@ class _Interleaving:
     def run_until_a_phase_ends(self) -> None:
         """As many steps as all running groups have in common."""
         running = self.running
-        kinds = sorted({group.phases[0].move for group in running}, key=repr)
+        moves = (group.phases[0].move for group in running)
+        kinds = sorted({move for move in moves if isinstance(move, GradientMove)}, key=repr)
+        number_of: dict[Move, int] = {kind: number for number, kind in enumerate(kinds)}
         steps = min(len(group.phases[0].numbers) - group.done for group in running)
         plan = [[0.0] * MOST_GROUPS * COLUMNS for _ in range(steps)]
         index = torch.zeros(len(self.problem.x0), 1, dtype=torch.int64)
@@ -196,7 +205,7 @@ class _Interleaving:
             if group.phases:
                 phase = group.phases[0]
                 for row, numbers in zip(plan, phase.numbers[group.done :], strict=False):
-                    row[number * COLUMNS : (number + 1) * COLUMNS] = (float(kinds.index(phase.move)), *numbers)
+                    row[number * COLUMNS : (number + 1) * COLUMNS] = (float(number_of[phase.move]), *numbers)
         charged = torch.stack([group.rows for group in running]).any(0)
         after = self.problem.retarget(self.goals).run(
             InterleavedStep(tuple(kinds)), plan, *self.state, to_device_of(index, self.problem.x0), charged=charged

@@ -21,7 +21,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from marginattack.attacks.race.moves import TINY, Move
+from marginattack.attacks.race.moves import TINY, GradientMove
 from marginattack.core.norms import LINF
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars, State
@@ -29,7 +29,7 @@ from marginattack.core.types import Points, Scalars, State
 
 @final
 @dataclass(frozen=True)
-class TopCorners(Move):
+class TopCorners(GradientMove):
     """The k coordinates with the largest linear gain at their bounds; the plan holds γ and the weight of memory.
 
     k begins at the number of coordinates of x, or at x₀ at that of the tangent plane; until something was found it
@@ -61,7 +61,7 @@ class TopCorners(Move):
 
 @final
 @dataclass(frozen=True)
-class SmoothedCount(Move):
+class SmoothedCount(GradientMove):
     """σ-zero's step; the plan holds η and the change of the threshold. Lengths are shares of the box."""
 
     sigma: float = 1e-3
@@ -94,7 +94,7 @@ class SmoothedCount(Move):
 
 @final
 @dataclass(frozen=True)
-class Pruning(Move):
+class Pruning(GradientMove):
     """Remove coordinates from the sparsest adversarial point b; the plan says whether to swap, and if it begins.
 
     First many at a time: ``share`` of them, half as many after each failure. Then one by one, in the order of what

@@ -22,6 +22,7 @@ from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.engines.ray_start import connect
 from marginattack.runs.failures import exceeded
 from marginattack.runs.job import Job
+from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.files import is_disk_full, remove_temporary_files
 from marginattack.storage.paths import is_remote
 from marginattack.storage.run_folder import Part, RunFolder
@@ -107,6 +108,14 @@ class WorkerPool:
         return min(int(batch) for _, batch in self._execute([Task("choose_batch")], _refuse))
 
     def measure(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        return self._compute("measure", self.folder.pending(), batch, progress)
+
+    def bound(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        return self._compute("bound", pending_bounds(self.folder), batch, progress)
+
+    def _compute(
+        self, method: str, pending: list[tuple[int, Part]], batch: int, progress: Callable[[int], None]
+    ) -> list[FailedShard]:
         failed: list[FailedShard] = []
 
         def give_up(task: Task, error: str) -> None:
@@ -114,7 +123,7 @@ class WorkerPool:
             ids = self.job.order[list(self.folder.shards[shard])].tolist()
             failed.append(FailedShard(shard=shard, attack=part.attack, norm=part.norm, error=error, ids=ids))
 
-        tasks = [Task("measure", (shard, part, batch)) for shard, part in self.folder.pending()]
+        tasks = [Task(method, (shard, part, batch)) for shard, part in pending]
         for seconds in self._execute_shards(tasks, give_up, progress):
             self.seconds, self.shards = self.seconds + seconds, self.shards + 1
         if failed and not self.folder.finished():
@@ -142,13 +151,11 @@ class WorkerPool:
         self, tasks: list[Task], give_up: Callable[[Task, str], None], progress: Callable[[int], None]
     ) -> Iterator[Any]:
         """Execute tasks of one shard each and report the samples that are done."""
-        for task, result in self._execute(tasks, give_up, lambda: progress(0)):
+        for task, result in self._execute(tasks, give_up):
             yield result
             progress(len(self.folder.shards[task.arguments[0]]))  # type: ignore[misc]
 
-    def _execute(
-        self, tasks: Iterable[Task], give_up: Callable[[Task, str], None], tick: Callable[[], None] = lambda: None
-    ) -> Iterator[tuple[Task, Any]]:
+    def _execute(self, tasks: Iterable[Task], give_up: Callable[[Task, str], None]) -> Iterator[tuple[Task, Any]]:
         """Give each task to an idle worker until all tasks are done or given up; yield their results."""
         queue = deque(tasks)
         while queue or any(call.task.method != "open" for call in self.busy.values()):
@@ -174,7 +181,6 @@ class WorkerPool:
                         self._register(worker, result)
                     else:
                         yield task, result
-            tick()
 
     def _pick_worker(self, task: Task) -> int:
         """Take an idle worker, if possible one where the task has not failed yet."""

@@ -5,6 +5,7 @@ records it in the manifest, says so and ends the process, as a kill would. The n
 ``HANGS`` sessions it is reported as failed, and the run is finished without it.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
@@ -16,9 +17,11 @@ from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.failures import end_process_after, exceeded, name_samples
 from marginattack.runs.job import Job
 from marginattack.runs.shards import ShardRunner
+from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.run_folder import Part, RunFolder
 
 HANGS = 2
+_LOG = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -39,13 +42,22 @@ class SerialPool:
         return self.runner.job.choose_batch(self.runner.session)
 
     def measure(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        return self._compute(self.runner.measure, self.folder.pending(), batch, progress)
+
+    def bound(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
+        return self._compute(self.runner.bound, pending_bounds(self.folder), batch, progress)
+
+    def _compute(
+        self, compute: Callable[..., None], pending: list[tuple[int, Part]], batch: int, progress: Callable[[int], None]
+    ) -> list[FailedShard]:
         failed = []
-        for shard, part in sorted(self.folder.pending(), key=lambda each: self.hangs.get(each, 0)):
+        for shard, part in sorted(pending, key=lambda each: self.hangs.get(each, 0)):
             if self.hangs.get((shard, part), 0) >= HANGS:  # the next session tries it again
                 failed.append(self._describe_hang(shard, part, hangs=0))
                 continue
             with self._deadline(shard, part):
-                self.runner.measure(shard, part, batch, progress)
+                compute(shard, part, batch, progress)
+            _LOG.info("%s %s: shard %d of %d is stored", part.attack, part.norm, shard + 1, len(self.folder.shards))
         return failed
 
     def verify(self, progress: Callable[[int], None]) -> dict[str, int]:

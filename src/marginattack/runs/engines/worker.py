@@ -43,6 +43,12 @@ class Worker:
         self._open().measure(shard, part, batch)
         return time.perf_counter() - started
 
+    def bound(self, shard: int, part: Part, batch: int) -> float:
+        """Compute and commit the bounds of a shard; the seconds that it took."""
+        started = time.perf_counter()
+        self._open().bound(shard, part, batch)
+        return time.perf_counter() - started
+
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
         """Verify a stored shard: the number of rows, and of those that fail."""
         return self._open().verify(shard, part, batch)

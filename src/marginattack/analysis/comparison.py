@@ -1,0 +1,106 @@
+"""Comparison of two results on the samples that they share."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marginattack.analysis.statistics import PairedComparison, compare_paired
+from marginattack.errors import InputError
+from marginattack.margins import Margins
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(PairedComparison):
+    """Margins b compared with margins a; ``n`` and what is about margins cover samples that both classify correctly.
+
+    Attributes:
+        norm: the norm of the margins.
+        shared: how many samples are in both.
+        accuracy_a: the clean accuracy of a on them.
+        accuracy_b: that of b.
+        robust_a: per ε, the robust accuracy of a on them.
+        robust_b: that of b.
+    """
+
+    norm: str
+    shared: int
+    accuracy_a: float
+    accuracy_b: float
+    robust_a: dict[float, float] = field(default_factory=dict)
+    robust_b: dict[float, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        interval = f"[{self.ratio_low:.4f}, {self.ratio_high:.4f}]"
+        lines = [
+            f"{self.norm}, {self.shared} shared samples, {self.n} correct in both",
+            f"accuracy {self.accuracy_a:.1%} → {self.accuracy_b:.1%}",
+            f"median margin {self.median_a:.4g} → {self.median_b:.4g}, ratio {self.median_ratio:.4f} {interval}",
+            f"smaller / equal / larger: {self.smaller} / {self.ties} / {self.larger}, p = {self.p:.2g}",
+        ]
+        return "\n".join(
+            [*lines, *(f"at ε = {e:g}: {self.robust_a[e]:.1%} → {self.robust_b[e]:.1%}" for e in self.robust_a)]
+        )
+
+
+def compare(a: Margins, b: Margins, *, eps: float | Sequence[float] = ()) -> Comparison:
+    """Compare two results, such as of two models or two attacks, on the samples that they share.
+
+    Samples are matched by their pixels; where a result has no inputs, by their position.
+
+    Args:
+        a: The baseline.
+        b: The result that is compared with it, in the same norm.
+        eps: One distance for robust accuracy, or several.
+
+    Returns:
+        Accuracies, medians, the ratio of the margins b / a with its 95 % interval, and a signed-rank test.
+
+    Raises:
+        InputError: The norms or scales differ, the results share no sample, or they cannot be matched.
+
+    Example:
+        >>> import torch
+        >>> import marginattack as ma
+        >>> x, y = torch.tensor([[0.9, 0.2], [0.5, 0.1]]), [0, 0]
+        >>> l2 = [ma.measure(torch.nn.Identity(), x, y, norm="l2", budget=budget) for budget in (4, 40)]
+        >>> ma.compare(*l2).shared
+        2
+    """
+    for what, left, right in (("norms", a.norm, b.norm), ("scales", a.settings.get("scale"), b.settings.get("scale"))):
+        if left != right:
+            raise InputError(f"the {what} are {left} and {right}: compare margins that were measured alike")
+    eps = (float(eps),) if isinstance(eps, int | float) else eps
+    rows_a, rows_b = _match(a, b)
+    a, b = a[rows_a], b[rows_b]
+    correct_a, correct_b = (each.prediction == each.label for each in (a, b))
+    both = correct_a & correct_b
+    paired = compare_paired(a.distance[both].numpy(), b.distance[both].numpy())
+    return Comparison(
+        **{each.name: getattr(paired, each.name) for each in fields(paired)}, norm=a.norm, shared=len(a),
+        accuracy_a=float(correct_a.double().mean()), accuracy_b=float(correct_b.double().mean()),
+        robust_a={e: a.robust_accuracy(e) for e in eps}, robust_b={e: b.robust_accuracy(e) for e in eps},
+    )  # fmt: skip
+
+
+def _match(a: Margins, b: Margins) -> tuple[Tensor, Tensor]:
+    """The rows of both that are the same sample."""
+    if a.original is None or b.original is None:
+        if len(a) != len(b) or not a.label.equal(b.label):
+            sizes = f"{len(a)} and {len(b)} samples"
+            raise InputError(f"results of {sizes} have no inputs to match them by: measure the same samples in order")
+        return torch.arange(len(a)), torch.arange(len(a))
+    rows = {digest: row for row, digest in enumerate(_digests(b.original))}
+    pairs = [(row, rows[digest]) for row, digest in enumerate(_digests(a.original)) if digest in rows]
+    if not pairs:
+        raise InputError("the results share no input: compare results on the same data")
+    left, right = torch.tensor(pairs).T
+    return left, right
+
+
+def _digests(images: Tensor) -> list[bytes]:
+    pixels = np.ascontiguousarray(images.float().numpy()).reshape(len(images), -1)
+    return [hashlib.blake2b(image.data, digest_size=16).digest() for image in pixels]

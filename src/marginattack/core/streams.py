@@ -1,0 +1,113 @@
+"""Inputs as a user gives them: arrays, a Dataset, a DataLoader, or any iterable of batches; read in chunks."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from marginattack.errors import InputError, one_line
+
+PAIRS = "give batches of (images, labels)"
+
+
+class Chunk(NamedTuple):
+    """Some of the inputs, with their labels, targets and ids."""
+
+    images: Any
+    labels: Any
+    targets: Any
+    ids: Any
+
+
+def read_chunks(images: Any, labels: Any, targets: Any, ids: Any, rows: int) -> Iterator[Chunk]:
+    """Arrays as one chunk; batches of pairs joined to chunks of at least ``rows`` rows, read only when they are needed.
+
+    Raises:
+        InputError: There are no labels, or they are given twice; a batch is not a pair of arrays; there is none.
+    """
+    kind = type(images).__name__
+    streamed = isinstance(images, Dataset | DataLoader)
+    if labels is not None:
+        if streamed:
+            raise InputError(
+                f"labels are given, but a {kind} has its own: leave them out, and name the norm, norm='l2'"
+            )
+        yield Chunk(images, labels, targets, ids)
+        return
+    arrays = isinstance(images, Tensor | np.ndarray | str | Mapping) or not isinstance(images, Iterable)
+    if arrays and not streamed:
+        hint = "give one class per image, or a Dataset, a DataLoader or batches of (images, labels)"
+        raise InputError(f"labels are missing for images in a {kind}: {hint}")
+    batches = DataLoader(images, batch_size=rows) if isinstance(images, Dataset) else images
+    first = 0
+    for x, y in _join(_pairs(batches), rows):
+        part = slice(first, first + len(x))
+        numbers = torch.arange(part.start, part.stop) if ids is None else torch.as_tensor(ids)[part]
+        yield Chunk(x, y, None if targets is None else torch.as_tensor(targets)[part], numbers)
+        first = part.stop
+    if not first:
+        raise InputError(f"images are an empty {kind}: {PAIRS}")
+
+
+def count_rows(images: Any, labels: Any) -> int | None:
+    """How many inputs there are; None where only reading tells."""
+    known: Any = images.dataset if isinstance(images, DataLoader) else images
+    if labels is None and not isinstance(known, Dataset):
+        return None
+    try:
+        return len(known)
+    except TypeError:
+        return None
+
+
+def class_names(images: Any) -> tuple[str, ...] | None:
+    """The ``classes`` of a Dataset, as torchvision's have them; None where there are none."""
+    names = None
+    while isinstance(images, Dataset | DataLoader) and names is None:
+        names, images = getattr(images, "classes", None), getattr(images, "dataset", None)  # a Subset has a dataset
+    return tuple(map(str, names)) if isinstance(names, list | tuple) else None
+
+
+def _pairs(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each batch as two tensors with as many rows."""
+    source = iter(batches)
+    for number in count():
+        try:
+            batch = next(source)
+        except StopIteration:
+            return
+        except TypeError as error:  # the items of a Dataset are no tensors
+            hint = "its items must be (image, label) with an image in a tensor, such as transforms.ToTensor() gives"
+            raise InputError(f"the Dataset cannot be read ({one_line(error)}): {hint}") from error
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            seen = f"{len(batch)} parts" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}"
+            raise InputError(f"batch {number} is {seen}: {PAIRS}")
+        try:
+            x, y = (torch.as_tensor(part) for part in batch)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"batch {number} holds no arrays of numbers: {PAIRS}") from None
+        if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
+            raise InputError(f"batch {number} has shapes {tuple(x.shape)} and {tuple(y.shape)}: {PAIRS}")
+        yield x, y
+
+
+def _join(pairs: Iterator[tuple[Tensor, Tensor]], rows: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Small batches joined until there are enough rows."""
+    kept: list[tuple[Tensor, Tensor]] = []
+    for pair in pairs:
+        kept.append(pair)
+        if sum(len(y) for _, y in kept) >= rows:
+            yield _cat(kept)
+            kept = []
+    if kept:
+        yield _cat(kept)
+
+
+def _cat(kept: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    if len(kept) == 1:
+        return kept[0]
+    return torch.cat([x for x, _ in kept]), torch.cat([y for _, y in kept])

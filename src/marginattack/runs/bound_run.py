@@ -1,0 +1,79 @@
+"""Bounds for all shards of a run, as part of it or after it is finished."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from marginattack.errors import InputError
+from marginattack.execution.session import open_session
+from marginattack.runs.bounding import bound_settings, check_bounds
+from marginattack.runs.engines import Engine, FailedShard, Pool
+from marginattack.runs.engines.serial import serial_engine
+from marginattack.runs.job import Job, open_job
+from marginattack.runs.settings import Settings, read_settings
+from marginattack.sources.models import find_form
+from marginattack.storage.bounds import begin_bounds, end_bounds, pending_bounds
+from marginattack.storage.lock import lock_folder
+from marginattack.storage.manifest import FORMAT
+from marginattack.storage.paths import StoragePath
+from marginattack.storage.run_folder import Part, RunFolder, differences
+
+# (phase, number of samples) ↦ a context whose value is called with the number of samples done
+Progress: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+def bound_run(
+    out: str | StoragePath, flags: dict[str, Any], *, progress: Progress, engine: Engine = serial_engine
+) -> RunFolder:
+    """Bound the margins of a stored run, shard by shard; shards that have bounds are skipped.
+
+    ``flags`` are settings by dotted name that take precedence over those of the run: ``bound`` and its options, where
+    the model and data are now, and how to compute.
+    """
+    folder = RunFolder(out)
+    job = open_job(_read_settings(folder, flags)).with_shards_of(folder.manifest["shard"])
+    both = (folder.manifest["identity"], job.identity())
+    stored, found = ({name: each[name] for name in ("model", "data")} for each in both)
+    if changed := differences(stored, found):
+        raise InputError(f"{out} was measured with another model or other data ({changed}): give those")
+    check_bounds(job)
+    with open_session(job.make_classifier()) as session, lock_folder(out) as lease:
+        folder = RunFolder(out, lease)
+        batch, earlier = folder.manifest["sessions"][-1]["batch"], folder.manifest["sessions"]
+        folder.update_manifest(sessions=[*earlier, job.session(batch, session.classifier.device)])
+        with engine(job, folder, session) as pool:
+            bound_shards(job, folder, pool, progress)
+            folder.update_manifest(sessions=[*earlier, folder.manifest["sessions"][-1] | pool.about()])
+    return folder
+
+
+def bound_shards(job: Job, folder: RunFolder, pool: Pool, progress: Progress) -> list[FailedShard]:
+    """Bound the finished shards that have no bounds yet; those that could not be bounded."""
+    begin_bounds(folder, bound_settings(job))
+    with progress("bounding", sum(len(folder.shards[shard]) for shard, _ in pending_bounds(folder))) as advance:
+        failed = pool.bound(folder.manifest["sessions"][-1]["batch"], advance)
+    finished, earlier = set(folder.finished()), folder.manifest.get("failed_shards", [])
+    unmeasured = [each for each in earlier if (each["shard"], Part(each["attack"], each["norm"])) not in finished]
+    folder.update_manifest(failed_shards=[*unmeasured, *(asdict(each) for each in failed)])
+    end_bounds(folder)
+    return failed
+
+
+def _read_settings(folder: RunFolder, flags: dict[str, Any]) -> Settings:
+    """The settings of a stored run with some replaced; a run folder may be foreign, so it cannot grant trust."""
+    if folder.manifest["format"] != FORMAT:
+        stated = f"{folder.path} has run format {folder.manifest['format']}, this version writes {FORMAT}"
+        raise InputError(f"{stated}: reports can read it, but to bound its margins, measure again")
+    stored, given = folder.manifest["settings"], {name: value for name, value in flags.items() if value is not None}
+    source = stored["model"]["source"]
+    if "model" not in given and find_form(source).endswith(":factory"):
+        raise InputError(f"{folder.path} names Python code as its model, which only you can run: add --model {source}")
+    if stored["model"]["trust_pickle"] and not given.get("model.trust_pickle"):
+        raise InputError(f"{folder.path} was measured with --trust-pickle: add it if you trust {source}")
+    for name in ("model", "data"):
+        if name in given:
+            given[f"{name}.source"] = given.pop(name)
+    return read_settings(
+        None, [], {**stored, "bound": None, "time_limit": None, "radius": None, "restarts": 0, **given}
+    )

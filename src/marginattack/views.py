@@ -1,0 +1,174 @@
+"""Views of margins: tables for pandas and polars, a plot, and a summary for notebooks."""
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import fields
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marginattack.errors import MissingDependencyError
+
+POINTS = 120  # of a curve
+WIDTH, HEIGHT = 260, 90  # pixels of the small curve
+QUANTILE = 0.99  # of the margins, where a curve ends
+
+
+class Views(ABC):
+    """What people look at, for a result with one row per sample; ``Margins`` inherits it."""
+
+    norm: str
+    distance: Tensor
+    lower: Tensor
+    certified_by: tuple[str, ...]
+    classes: tuple[str, ...] | None
+    names: tuple[str, ...] | None
+    settings: dict[str, Any]
+
+    @abstractmethod
+    def summary(self) -> dict[str, float | int]:
+        """The figures of the whole."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> Tensor:
+        """Which margins are known to 1 %."""
+
+    @abstractmethod
+    def robust_accuracy(self, eps: float | Sequence[float]) -> Any:
+        """The share of samples that no point within ε misclassifies."""
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with one row per sample, without the images.
+
+        Returns:
+            The columns of the result; ``name`` and the names of the classes where they are known.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> logits = torch.tensor([[0.9, 0.2], [0.5, 0.1]])
+            >>> margins = ma.measure(torch.nn.Identity(), logits, [0, 0], norm="linf", budget=20)
+            >>> margins.to_pandas()[["label", "adversarial_label", "success"]].values.tolist()
+            [[0, 1, True], [0, 1, True]]
+        """
+        return _require("pandas").DataFrame(self._table())
+
+    def to_polars(self) -> Any:
+        """Return a polars DataFrame with one row per sample, without the images; see ``to_pandas``.
+
+        Returns:
+            The columns of the result.
+
+        Raises:
+            MissingDependencyError: polars is not installed.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> margins = ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], norm="linf", budget=20)
+            >>> margins.to_polars().shape[0]
+            1
+        """
+        return _require("polars").DataFrame(self._table())
+
+    def plot(self, ax: Any = None) -> Any:
+        """Plot the robust accuracy at every distance, with matplotlib or else with Altair.
+
+        Args:
+            ax: the matplotlib axes to draw on; new ones unless stated.
+
+        Returns:
+            The matplotlib axes, or an Altair chart where matplotlib is not installed.
+
+        Raises:
+            MissingDependencyError: neither of them is installed.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> margins = ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], norm="linf", budget=20)
+            >>> chart = margins.plot()
+        """
+        eps, robust = self._curve()
+        x, y = f"ε ({self.norm})", "robust accuracy"
+        if ax is None:
+            try:
+                ax = import_module("matplotlib.pyplot").figure().add_subplot()
+            except ImportError:
+                alt = _require("altair", "matplotlib or Altair")
+                data = alt.Data(values=[{x: e, y: r} for e, r in zip(eps, robust, strict=True)])
+                scale = alt.Scale(domain=[0, 1])
+                line = alt.Chart(data).mark_line(interpolate="step-after")
+                return line.encode(alt.X(x, type="quantitative"), alt.Y(y, type="quantitative", scale=scale))
+        ax.step(eps, robust, where="post")
+        ax.set(xlabel=x, ylabel=y, ylim=(0, 1), xlim=(0, eps[-1]))
+        return ax
+
+    def _repr_html_(self) -> str:
+        """The summary and a small curve, for notebooks."""
+        s = self.summary()
+        numbers = {
+            "samples": f"{s['n']:,}", "accuracy": f"{s['accuracy']:.1%}", "median margin": f"{s['median']:.4g}",
+            "found": f"{s['success']:.1%}", "passes": f"{s['forwards'] + s['backwards']:.0f}",
+        }  # fmt: skip
+        if any(self.certified_by):
+            attacked = self.distance > 0
+            lower, closed = self.lower[attacked], self.closed[attacked].double()
+            numbers |= {"median certified": f"{lower.median():.4g}", "closed": f"{closed.mean():.1%}"}
+        head = "".join(f"<th>{name}</th>" for name in numbers)
+        cells = "".join(f"<td>{value}</td>" for value in numbers.values())
+        radius = self.settings.get("within")
+        note = "" if radius is None else f", within {radius:.4g}: distances are of points in that radius, not margins"
+        title = html.escape(f"Margins, {self.norm}{note}")
+        return f"<div><b>{title}</b><table><tr>{head}</tr><tr>{cells}</tr></table>{self._svg()}</div>"
+
+    def _svg(self) -> str:
+        """The robust accuracy at every distance as a step curve."""
+        eps, robust = self._curve()
+        path, before = "", robust[0]
+        for e, r in zip(eps, robust, strict=True):
+            x = WIDTH * e / eps[-1]
+            path += f"{' L' if path else 'M'}{x:.1f} {HEIGHT * (1 - before):.1f} L{x:.1f} {HEIGHT * (1 - r):.1f}"
+            before = r
+        label = html.escape(f"robust accuracy up to ε = {eps[-1]:.3g} ({self.norm})")
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT + 16}" role="img" '
+            f'aria-label="{label}"><path d="M0 0 V{HEIGHT} H{WIDTH}" fill="none" stroke="#999"/>'
+            f'<path d="{path}" fill="none" stroke="#1f77b4" stroke-width="1.5"/>'
+            f'<text x="2" y="{HEIGHT + 12}" font-size="10" fill="#666">{label}</text></svg>'
+        )
+
+    def _curve(self) -> tuple[list[float], list[float]]:
+        """Distances from 0 to nearly the largest margin, and the robust accuracy at each."""
+        known = self.distance[torch.isfinite(self.distance)]
+        last = 1.05 * float(known.quantile(QUANTILE)) if len(known) else 0.0
+        eps = [(last or 1.0) * k / (POINTS - 1) for k in range(POINTS)]
+        return eps, self.robust_accuracy(eps)
+
+    def _table(self) -> dict[str, Any]:
+        """The columns with one value per sample, and the names of samples and classes where they are known."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        table: dict[str, Any] = {} if self.names is None else {"name": list(self.names)}
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.ndim == 1:
+                table[name] = value.numpy()
+            elif isinstance(value, tuple) and name not in ("names", "classes"):
+                table[name] = list(value)
+        if (classes := self.classes) is not None:
+            for name in ("label", "prediction", "adversarial_label"):
+                table[f"{name}_name"] = [classes[k] if k < len(classes) else str(k) for k in values[name].tolist()]
+        return table
+
+
+def _require(package: str, named: str = "") -> Any:
+    try:
+        return import_module(package)
+    except ImportError:
+        raise MissingDependencyError(f"{named or package} is not installed: pip install {package}") from None

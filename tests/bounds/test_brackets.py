@@ -1,0 +1,113 @@
+"""Brackets join margins, and what cannot be bounded is refused in one line."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import marginattack as ma
+
+MODEL, X, Y = nn.Flatten(), torch.tensor([[0.9, 0.1, 0.0], [0.2, 0.3, 0.0], [0.5, 0.6, 0.0]]), [0, 1, 0]
+
+
+@pytest.fixture(scope="module")
+def margins() -> ma.Margins:
+    return ma.measure(MODEL, X, Y, "l2", budget=40)
+
+
+@pytest.fixture(scope="module")
+def brackets(margins: ma.Margins) -> ma.Brackets:
+    return ma.bound(MODEL, X, Y, "l2", upper=margins, method="crown")
+
+
+def test_margins_take_the_better_bound_and_the_nearer_point(margins: ma.Margins, brackets: ma.Brackets) -> None:
+    both = brackets.add_to(margins)
+    assert both.closed.tolist() == [True] * 3
+    assert both.certified_by == ("crown", "crown", "")
+    assert torch.equal(both.distance, margins.distance)
+    loose = replace(brackets, lower=brackets.lower / 2, certified_by=("ibp", "ibp", ""))
+    assert loose.add_to(both).certified_by == both.certified_by
+    assert torch.equal(loose.add_to(both).lower, both.lower)
+    far = replace(
+        margins, distance=2 * margins.distance, adversarial=X.clone(), rejected=torch.tensor([True, False, False])
+    )
+    near = brackets.add_to(far)
+    assert torch.equal(near.distance, margins.distance)
+    assert torch.equal(near.adversarial[:2], margins.adversarial[:2])
+    assert near.rejected.tolist() == [False] * 3
+    assert near.adversarial_label[:2].tolist() == [1, 0]
+    distances = ma.bound(MODEL, X, Y, "l2", upper=margins.distance, method="crown")  # without points
+    assert torch.equal(distances.add_to(far).distance, far.distance)
+
+
+def test_margins_of_something_else_are_refused(margins: ma.Margins, brackets: ma.Brackets) -> None:
+    with pytest.raises(ma.InputError, match="the margins are of other samples, or in another norm"):
+        brackets.add_to(replace(margins, norm="linf"))
+    with pytest.raises(ma.InputError, match="the margins are of other samples, or in another norm"):
+        brackets.add_to(replace(margins, label=margins.label + 1))
+    with pytest.raises(ma.InputError, match=r"sample 0 is certified to 0\.\d+, but has a margin of 0\.\d+: bounds and"):
+        brackets.add_to(replace(margins, distance=margins.distance / 2))
+
+
+class Two(nn.Module):
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        return first + second
+
+
+class Recurrent(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.layer(images[:, None])[0][:, -1]
+        return logits
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.MultiheadAttention(3, 1, batch_first=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.layer(images[:, None], images[:, None], images[:, None])[0][:, 0]
+        return logits
+
+
+class Branching(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images if images.sum() > 0 else -images
+
+
+class Random(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images + 0 * torch.rand_like(images)
+
+
+UNCOVERED = {
+    "several inputs": (Two(), "model fails in eval mode .* missing 1 required positional argument: 'second'"),
+    "lstm": (Recurrent(nn.LSTM(3, 3, batch_first=True)), "bounds do not cover lstm"),
+    "gru": (Recurrent(nn.GRU(3, 3, batch_first=True)), "bounds do not cover gru"),
+    "attention": (Attention(), "bounds do not cover"),
+    "branches": (Branching(), "torch.export cannot trace the model .* control flow that depends on the input"),
+    "random": (Random(), "model draws random numbers|bounds do not cover rand_like"),
+    "softsign": (nn.Softsign(), "bounds do not cover abs"),
+}
+
+
+@pytest.mark.parametrize("name", UNCOVERED)
+def test_models_that_bounds_do_not_cover(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    model, message = UNCOVERED[name]
+    torch.manual_seed(0)
+    with pytest.raises(ma.InputError, match=message) as error:
+        ma.bound(model.eval(), X, Y)
+    assert "\n" not in str(error.value)
+    assert capfd.readouterr() == ("", "")  # nor does torch.export say more
+
+
+@pytest.mark.parametrize("method", ["ibp", "crown", "alpha", "exact"])
+def test_infinite_boxes(method: str) -> None:
+    free = (-float("inf"), float("inf"))
+    with pytest.raises(ma.InputError, match="bounds are infinite and so is a margin: give finite bounds"):
+        ma.bound(MODEL, X, Y, method=method, bounds=free)

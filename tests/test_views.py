@@ -1,0 +1,161 @@
+"""What people do with margins: tables, curves, rows, names, comparisons."""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from models import inputs, smooth
+
+import marginattack as ma
+
+CLASSES = ("ant", "bee", "cat", "dog")
+QUICK = ma.MarginAttack(moves=8, closing=2, follow=0)
+
+
+@pytest.fixture(scope="module")
+def margins() -> ma.Margins:
+    """Eight samples, the first of them misclassified."""
+    model = smooth()
+    images, labels = inputs(model, n=8)
+    labels[0] = (labels[0] + 1) % 4
+    m = ma.measure(model, images, labels, "l2", attack=QUICK)
+    return replace(m, classes=CLASSES, names=tuple(f"{k}.png" for k in range(8)))
+
+
+def test_the_perturbation_is_what_was_added_to_the_inputs(margins: ma.Margins) -> None:
+    assert margins.original is not None
+    assert (margins.original + margins.perturbation).allclose(margins.adversarial)
+    assert margins.perturbation.norm(dim=1).double().allclose(margins.distance, rtol=1e-9)
+    with pytest.raises(ma.InputError, match="have no inputs"):
+        replace(margins, original=None).perturbation  # noqa: B018
+
+
+ROWS: dict[str, tuple[Any, list[int]]] = {
+    "number": (3, [3]),
+    "last": (-1, [7]),
+    "slice": (slice(2, 5), [2, 3, 4]),
+    "list": ([5, 1], [5, 1]),
+    "numpy": (np.array([0, 2]), [0, 2]),
+    "mask": (torch.arange(8) > 5, [6, 7]),
+    "numpy mask": (np.arange(8) < 2, [0, 1]),
+}
+
+
+@pytest.mark.parametrize(("rows", "numbers"), ROWS.values(), ids=ROWS)
+def test_rows_are_chosen_by_number_slice_and_mask(margins: ma.Margins, rows: Any, numbers: list[int]) -> None:
+    part = margins[rows]
+    assert part.names == tuple(f"{k}.png" for k in numbers)
+    assert part.classes == CLASSES
+    assert part.distance.equal(margins.distance[numbers])
+    assert part.original is not None
+    assert margins.original is not None
+    assert part.original.equal(margins.original[numbers])
+    assert part.summary()["n"] == len(numbers)
+
+
+def test_no_row_is_chosen_by_an_empty_list(margins: ma.Margins) -> None:
+    assert len(margins[[]]) == 0
+
+
+def test_fragile_samples_are_found_by_a_condition_and_listed_one_by_one(margins: ma.Margins) -> None:
+    fragile = margins[margins.distance < 0.1]
+    assert [float(m.distance) for m in fragile] == fragile.distance.tolist()
+    assert 0 < len(fragile) < 8
+    with pytest.raises(ma.InputError, match=r"mask has shape \(3,\): give one value for each of 8"):
+        margins[[True, False, True]]
+
+
+def test_tables_have_one_row_per_sample_with_names(margins: ma.Margins) -> None:
+    pandas, polars = margins.to_pandas(), margins.to_polars()
+    assert pandas["distance"].tolist() == polars["distance"].to_list() == margins.distance.tolist()
+    assert pandas["name"].tolist() == list(margins.names or ())
+    assert pandas["label_name"].tolist() == [CLASSES[k] for k in margins.label.tolist()]
+    assert list(pandas.columns) == polars.columns
+    assert "adversarial" not in polars.columns
+    assert "name" not in replace(margins, names=None, classes=None).to_pandas().columns
+
+
+def test_a_notebook_shows_the_summary_and_the_curve(margins: ma.Margins) -> None:
+    page = margins._repr_html_()
+    assert "87.5%" in page
+    svg = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
+    path = svg.findall("{http://www.w3.org/2000/svg}path")[1].attrib["d"]
+    heights = [float(y) for _, y in re.findall(r"([\d.]+) ([\d.]+)", path)]
+    assert heights == sorted(heights)  # robust accuracy falls
+    assert heights[0] == pytest.approx(90 / 8, abs=0.1)
+    assert heights[-1] == 90
+    nothing = replace(margins, distance=torch.full((8,), torch.inf, dtype=torch.float64))
+    assert "<svg" in nothing._repr_html_()
+    assert "certified" not in page
+    bounded = replace(margins, lower=margins.distance / 2, certified_by=("crown",) * 8)._repr_html_()
+    assert "<th>median certified</th><th>closed</th>" in bounded
+
+
+class Axes:
+    """Matplotlib's, as far as it is used."""
+
+    def step(self, x: list[float], y: list[float], **how: Any) -> None:
+        self.x, self.y = x, y
+
+    def set(self, **what: Any) -> None:
+        self.what = what
+
+
+def test_a_plot_draws_the_robust_accuracy(margins: ma.Margins, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = Axes()
+    assert margins.plot(axes) is axes
+    assert axes.y == margins.robust_accuracy(axes.x)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    chart = margins.plot().to_dict()
+    assert [row["robust accuracy"] for row in chart["data"]["values"]] == axes.y
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(ma.MarginAttackError, match="matplotlib or Altair is not installed: pip install"):
+        margins.plot()
+
+
+def test_inputs_and_names_are_stored(margins: ma.Margins, tmp_path: Path) -> None:
+    margins.save(tmp_path / "m.parquet")
+    read = ma.Margins.load(tmp_path / "m.parquet")
+    assert (read.names, read.classes) == (margins.names, CLASSES)
+    assert read.perturbation.equal(margins.perturbation)
+    both = ma.Margins.join([read[:3], read[3:]])
+    assert both.names == margins.names
+    assert ma.Margins.join([read[:3], replace(read[3:], names=None)]).names is None
+
+
+@pytest.mark.parametrize("name", ["m.csv", "m.npz", "m.pt", "m.json"])
+def test_a_suffix_of_another_format_is_refused(margins: ma.Margins, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ma.InputError, match=r"saved as Parquet: name it \.parquet, or use to_pandas"):
+        margins.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_are_compared_on_the_inputs_that_they_share(margins: ma.Margins) -> None:
+    further = replace(margins, distance=2 * margins.distance)[[7, 6, 5, 4, 3, 2, 1, 0]]
+    found = ma.compare(margins[:6], further, eps=[0.05])
+    assert (found.shared, found.n) == (6, 5)  # the first is misclassified
+    assert found.accuracy_a == found.accuracy_b == 5 / 6
+    assert found.median_ratio == 2
+    assert (found.smaller, found.ties, found.larger) == (0, 0, 5)
+    assert ma.compare(margins[:6], further, eps=0.05).robust_a == found.robust_a
+    assert found.robust_b[0.05] >= found.robust_a[0.05] == margins[:6].robust_accuracy(0.05)
+    assert "6 shared samples, 5 correct in both" in str(found)
+    by_position = ma.compare(replace(margins, original=None), margins)
+    assert (by_position.shared, by_position.ties) == (8, 7)
+
+
+def test_results_that_cannot_be_compared_are_refused(margins: ma.Margins) -> None:
+    with pytest.raises(ma.InputError, match="norms are l2 and linf"):
+        ma.compare(margins, replace(margins, norm="linf"))
+    with pytest.raises(ma.InputError, match="share no input"):
+        ma.compare(margins[:2], margins[2:])
+    with pytest.raises(ma.InputError, match="no inputs to match them by"):
+        ma.compare(replace(margins, original=None), margins[:3])
+    with pytest.raises(ma.InputError, match="scales are None and"):
+        ma.compare(margins, replace(margins, settings={**margins.settings, "scale": [1.0, 2.0]}))
