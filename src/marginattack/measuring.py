@@ -54,7 +54,7 @@ def measure(
     norm: NormLike | list[Any] | tuple[Any, ...] = "l2", *,
     attack: Attack | str | None = None, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
     budget: int | None = None, enough: float | None = None, targets: Any = None, seed: int = 0, ids: Any = None,
-    batch: int = 256, precision: str = "float32", compiled: bool = False,
+    batch: int = 256, precision: str = "auto", compiled: bool = False,
     progress: Callable[[int], None] | bool = False, randomized: bool | Randomized = False, eot: int | None = None,
     diagnose: bool = True, search: str | None = None,
 ) -> Margins | MarginsByNorm:  # fmt: skip
@@ -137,7 +137,8 @@ def measure(
         if progress is True and session.classifier.device.type == "cpu":
             batch = min(batch, SHOWN)
         results = _measure_chunks(
-            session, read_chunks(images, labels, targets, ids, batch), norms, attack, batch=batch, budget=budget, enough=enough, seed=seed, progress=advance,
+            session, read_chunks(images, labels, targets, ids, batch), norms, attack, batch=batch, budget=budget,
+            enough=enough, seed=seed, progress=advance,
         )  # fmt: skip
         findings = find_doubts(session, results, attack) if diagnose else []
     if findings:
@@ -186,7 +187,7 @@ def measure_samples(
     }  # fmt: skip
     parts, used = [], session
     for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):
-        settings |= used.describe()
+        settings |= used.describe(attack.low_precision(norm, budget))
         parts.append(Margins(norm=norm.name, settings=settings, certified_by=(), **columns))
         if progress is not None:
             progress(len(columns["label"]))
@@ -221,10 +222,15 @@ def show_progress(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = ("margins", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        "margins", BarColumn(), MofNCompleteColumn(), "{task.fields[rate]}", TimeElapsedColumn(), TimeRemainingColumn()
+    )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.advance(task, done)
+        bar.add_task("", total=total, rate="")
+        (task,) = bar.tasks
+        yield lambda done: bar.update(
+            task.id, advance=done, rate=f"{(task.completed + done) / max(task.elapsed or 0, 1e-9):.3g}/s"
+        )
 
 
 def as_attack(attack: Any) -> Attack:
@@ -251,7 +257,7 @@ def _as_classifier(
             device=images.device if isinstance(images, Tensor) else None,
         )  # fmt: skip
     given = {name: value is not None for name, value in space.items()}
-    given |= {"precision": precision != "float32", "compiled": compiled, "randomized": rule is not None}
+    given |= {"precision": precision != "auto", "compiled": compiled, "randomized": rule is not None}
     for name, stated in given.items():
         if stated:
             raise InputError(f"{name} is given twice: pass it to the Classifier alone")
@@ -305,7 +311,8 @@ def _measure_batch(
         "distance_at_90pct": torch.zeros(n, dtype=float64),
     }  # fmt: skip
     todo = (~wrong).nonzero()[:, 0]
-    parts = by_clarity(session.calibrate(batch.images, logits), batch, logits, todo) if len(todo) else []
+    low = attack.low_precision(norm, budget)
+    parts = by_clarity(session.calibrate(batch.images, logits, low=low), batch, logits, todo) if len(todo) else []
     for rows, evaluator in parts:
         solution = session.solve(
             batch.select(rows), norm, attack, budget=budget, seed=seed, evaluator=evaluator, enough=enough

@@ -44,7 +44,7 @@ class Execution:
 
     batch_size: int = 512
     graphs: bool = True
-    precision: str = "float32"
+    precision: str = "auto"
     compiled: bool = False
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Classifier:
 
     def __init__(
         self, model: nn.Module, *, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
-        batch_size: int = 512, graphs: bool = True, precision: str = "float32", compiled: bool = False,
+        batch_size: int = 512, graphs: bool = True, precision: str = "auto", compiled: bool = False,
         randomized: bool | Randomized = False, device: torch.device | str | None = None, chunk: int | None = None,
         search: str | None = None,
     ) -> None:  # fmt: skip

@@ -10,12 +10,13 @@ from marginattack.core import losses
 from marginattack.core.types import Logits
 from marginattack.core.validation import Batch
 from marginattack.execution.evaluator import ModelEvaluator
+from marginattack.execution.passes import logits_in_batches
 
 CANDIDATES = ("fp16", "bf16")  # the finest first; tf32 is slower, and a flag of the whole process
-TRIED = 32  # inputs
-MOST_ERROR = 0.005  # largest change of a logit, as a share of the median lead of the highest one
+TRIED = 32  # inputs whose gradients are compared
+MOST_ERROR = 0.01  # largest change of a logit, as a share of the median lead of the highest one
 LEAST_COSINE = 0.99  # of the gradients of each input in both precisions
-CLEAR = 5  # tolerances of the low precision by which an input must be away from the boundary
+CLEAR = 10  # tolerances of the low precision by which an input must be away from the boundary
 
 
 def has_low_precision(device: torch.device) -> bool:
@@ -24,27 +25,27 @@ def has_low_precision(device: torch.device) -> bool:
 
 
 def choose_precision(exact: ModelEvaluator, images: Tensor, logits: Logits) -> str:
-    """The fastest precision that hardly changes decisions on the first of these images, whose logits are given.
+    """The fastest precision that hardly changes decisions about these images, whose logits are given.
 
     An error moves the boundary by about its share of the constraint at the input.
     """
     classifier = exact.copies.classifier
     if not has_low_precision(classifier.device) or {classifier.dtype, images.dtype} != {torch.float32}:
         return "float32"
-    x, expected = images[:TRIED].to(classifier.device), logits[:TRIED].to(classifier.device)
-    lead = expected.topk(2, dim=1).values
+    lead = logits.topk(2, dim=1).values
     clear = MOST_ERROR * float((lead[:, 0] - lead[:, 1]).median())
-    _, gradient = logits_and_gradients(exact, x)
+    few = images[:TRIED].to(classifier.device)
+    gradient = gradients(exact, few)
     for precision in CANDIDATES:
         try:
-            found, other = logits_and_gradients(replace(exact, precision=precision), x)
+            low = replace(exact, precision=precision)
+            error = float((logits_in_batches(low, images) - logits).abs().max())  # not a number: it overflows
+            if error <= clear and float(cosine_similarity(gradient, gradients(low, few)).min()) >= LEAST_COSINE:
+                return precision
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception:  # a model may do anything in a precision that it was not made for
             continue
-        error = float((found - expected).abs().max())  # not a number: it overflows
-        if error <= clear and float(cosine_similarity(gradient, other, dim=1).min()) >= LEAST_COSINE:
-            return precision
     return "float32"
 
 
@@ -62,11 +63,10 @@ def by_clarity(
     return [(part, each) for part, each in ((rows[clear], evaluator), (rows[~clear], exact)) if len(part)]
 
 
-def logits_and_gradients(evaluator: ModelEvaluator, images: Tensor) -> tuple[Logits, Tensor]:
-    """Logits, and the gradients of the lead of the highest one, flat."""
+def gradients(evaluator: ModelEvaluator, images: Tensor) -> Tensor:
+    """The gradients of the lead of the highest logit, flat."""
     leaf = images.detach().clone().requires_grad_()
     with torch.enable_grad(), evaluator.flags():
-        logits = evaluator.logits(leaf)
-        highest = logits.topk(2, dim=1).values
+        highest = evaluator.logits(leaf).topk(2, dim=1).values
         (gradient,) = torch.autograd.grad((highest[:, 0] - highest[:, 1]).sum(), leaf)
-    return logits.detach(), gradient.flatten(1)
+    return gradient.flatten(1)

@@ -143,10 +143,12 @@ class Session:
         self.graphs.clear()
         self.compiler.clear()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, low: bool = False) -> dict[str, Any]:
         """How the model was evaluated: whether it was captured and compiled, or why not; the precision of searches."""
         captured = self.classifier.device.type == "cuda" and (self.graphs.why_not or "captured")
-        return {"graphs": captured, "compiled": self.compiler.describe(), "precision": self.precision}
+        chosen = self.execution.precision == "auto" and (not low or self.precision == "auto")
+        precision = "float32" if chosen else self.precision
+        return {"graphs": captured, "compiled": self.compiler.describe(), "precision": precision}
 
     @torch.no_grad()
     def validate(self, images: Any, labels: Any, targets: Any = None, ids: Any = None) -> Batch:
@@ -235,10 +237,12 @@ class Session:
         return torch.where(torch.isfinite(logits).all(1), logits.argmax(1), NO_LABEL)
 
     @torch.no_grad()
-    def calibrate(self, images: Tensor, logits: Logits | None = None) -> ModelEvaluator:
+    def calibrate(self, images: Tensor, logits: Logits | None = None, *, low: bool = False) -> ModelEvaluator:
         """The model with the decision tolerance for these images: how far batch and precision change their logits.
 
-        Large batches, as an attack's, can change logits more than small ones.
+        Large batches, as an attack's, can change logits more than small ones. With ``low``, the precision of searches
+        may be chosen; what it typically changes of these logits is the tolerance of searches, which confirm what they
+        find.
 
         Raises:
             InputError: They do so by more than rounding can, or the model fails in the precision of the search.
@@ -251,9 +255,9 @@ class Session:
         exact = self.evaluator()
         change = torch.cat([each - beside for each in (logits, *compiled_logits(exact, images))])
         noise = max(self.probe.noise, batch_noise(largest_change(change), logits))
-        if self.precision == "auto":
+        if self.precision == "auto" and low:
             self.precision = choose_precision(exact, images, logits)
-        if self.precision == "float32":
+        if self.precision == "float32" or (self.execution.precision == "auto" and not low):
             return self.evaluator(noise, dtype=images.dtype)
         try:
             search = replace(exact, precision=self.precision)
@@ -266,7 +270,7 @@ class Session:
                 return self.evaluator(noise, dtype=images.dtype)
             reason = f"model fails in {self.precision} ({one_line(error)})"
             raise InputError(f"{reason}: use precision='float32'") from error
-        coarse = round_up(float(change.abs().max()))
+        coarse = round_up(float(change.abs().amax(1).median()))
         return self.evaluator(noise, search_noise=coarse, dtype=images.dtype)
 
     def check_batch_noise(self, images: Tensor, logits: Logits, beside: Logits) -> None:

@@ -136,7 +136,7 @@ class Settings(_Strict):
     batch: int | None = Field(None, ge=1, description="Batch size; by default as many samples as fit into memory.")
     device: str | None = Field(None, description="cpu, cuda, cuda:1, …; by default a GPU if there is one.")
     precision: Literal["auto", "float32", "tf32", "bf16", "fp16"] = Field(
-        "float32", title="PRECISION",
+        "auto", title="PRECISION",
         description="Precision of the search, not of the result: float32, tf32, bf16, fp16, or auto (on a GPU).",
     )  # fmt: skip
     max_gib: float | None = Field(

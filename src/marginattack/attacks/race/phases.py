@@ -22,7 +22,6 @@ SHORT = 200  # passes, below which the short tables apply
 PASSES_PER_START = 200  # each pay for one more start
 CLOSING = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the tangent plane the last points lie, as shares of the distance
 CLOSING_PASSES = 2 + len(CLOSING)
-EXACT_POLISH = 120  # passes at the end that are made in float32 after a search in low precision
 
 FLIP_PASSES = 2  # a forward and a backward for the direction of a start in feature space
 

@@ -12,7 +12,6 @@ from marginattack.attacks.race.phases import (
     CLOSING,
     CLOSING_PASSES,
     CURVED,
-    EXACT_POLISH,
     MASKED,
     MASKED_SPARSE,
     NEAR_LINEAR,
@@ -23,12 +22,10 @@ from marginattack.attacks.race.phases import (
     Profile,
     Table,
     plan_all,
-    plan_polish,
-    plan_search,
     truncate,
 )
-from marginattack.attacks.race.scheduling import incumbent_or_random, run_groups
-from marginattack.core.norms import L2, Norm, as_norm
+from marginattack.attacks.race.scheduling import incumbent_or_random, run_groups, split_last
+from marginattack.core.norms import L2, LINF, Norm, as_norm
 from marginattack.core.problem import Problem
 from marginattack.core.types import Labels, Mask, Points
 from marginattack.errors import InputError
@@ -36,6 +33,7 @@ from marginattack.errors import InputError
 PERPENDICULAR = 0.2  # a cosine below which gradients tell nothing about each other
 FAR = 0.05  # of the way to the farthest point of the box
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
+EXACT_PASSES = 80  # of the polish, its last, which are in float32 after a search in low precision
 
 
 @final
@@ -107,20 +105,23 @@ class Race(Attack):
             scanned = torch.stack([rows & (number > 0) for (rows, _), number in zip(groups, followed, strict=True)])
             with search.masked(scanned.any(0)) as part:
                 classes = self.nearest_classes(part, max(followed), passes)
-            plan = plan_search if low_precision else plan_all
             starts = passes // PASSES_PER_START
             planned = [
-                (rows, plan(table, norm, left(rows), min(len(classes), number), starts))
+                (rows, plan_all(table, norm, left(rows), min(len(classes), number), starts))
                 for (rows, table), number in zip(groups, followed, strict=True)
             ]
-            run_groups(search, planned, classes)
-        if low_precision and min(left(rows) for rows, _ in groups) > 2 * EXACT_POLISH:
-            with problem.for_search() as search:
-                polish = [(rows, plan_polish(table, norm, left(rows) - EXACT_POLISH)) for rows, table in groups]
-                run_groups(search, polish, classes)
-        if low_precision:  # the last polish is in full precision
-            run_groups(problem, [(rows, plan_polish(table, norm, left(rows))) for rows, table in groups], classes)
+            exact = EXACT_PASSES if low_precision else 0
+            run_groups(search, [(rows, split_last(phases, exact)[0]) for rows, phases in planned], classes)
+        if low_precision:  # the last steps are in full precision
+            everyone = torch.ones(len(problem.x0), dtype=torch.bool)
+            least = min(problem.budget.remaining_of(everyone), default=unspent) - unspent
+            exact = min(exact, least - CLOSING_PASSES)
+            run_groups(problem, [(rows, split_last(phases, exact)[1]) for rows, phases in planned], classes)
         self.close(problem, incumbent_or_random(problem, problem.draws))
+
+    def low_precision(self, norm: Norm, budget: int | None) -> bool:
+        """In ℓ2 and ℓ∞; in ℓ1 and ℓ0 rounding changes which coordinates move, and margins by 1 %."""
+        return norm in (L2, LINF) and (budget or self.passes) >= SHORT
 
     def without(self, *phases: str) -> "Race":
         """The attack without the search phases of these names ("scout", "descend", "target", "restart", "propose", …).
