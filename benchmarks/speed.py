@@ -10,8 +10,8 @@ The unit is a forward and a backward with respect to the input. "bare" is the mo
 full float32, tf32 or bf16, with its memory format as it comes or channels last. Other libraries run with torch's
 default precision flags, adv-lib also with a model in bf16. Four cases are networks of timm with random weights: the
 time of a pass does not depend on them. ``--modes`` are ways in which our attacks evaluate the model ("default" is one);
-``--peers-passes`` is the number of passes of other libraries, 40 that of the bare model: the time per pass hardly
-depends on it. On a CPU: one thread, process time.
+``--peers-passes`` is the number of passes of other libraries, and of the bare model if below 40: the time per pass
+hardly depends on it. On a CPU: one thread, process time.
 
 ``--quality`` measures the time of CW with ten searches and of DDN with 1,000 steps, and the time that Race needs to
 reach margins that are as small on average; its budget grows until they are.
@@ -47,14 +47,14 @@ CASES = {
     "cpu": ("mnist-cnn:64", "cifar10-resnet32:32"),
 }  # fmt: skip
 OURS: dict[str, tuple[str, Attack, tuple[str, ...]]] = {  # norm, attack, modes
-    "race l2": ("l2", Race(), ("", " auto", " plain", " tf32", " fp16", " compiled")),
+    "race l2": ("l2", Race(), ("", " float32", " plain", " tf32", " compiled")),
     "race linf": ("linf", Race(), ("",)),
     "marginattack l2": ("l2", MarginAttack(), ("",)),
 }
 MODES: dict[str, dict[str, dict[str, Any]]] = {  # of our attacks: how the classifier is evaluated
     "cuda": {
-        "": {}, " auto": {"precision": "auto"}, " plain": {"graphs": False}, " tf32": {"precision": "tf32"},
-        " fp16": {"precision": "fp16"}, " compiled": {"compiled": True},
+        "": {}, " float32": {"precision": "float32"}, " plain": {"graphs": False, "precision": "float32"},
+        " tf32": {"precision": "tf32"}, " compiled": {"compiled": True},
     },
     "cpu": {"": {}},
 }  # fmt: skip
@@ -64,7 +64,6 @@ RANDOM = {  # networks of timm with random weights: their architectures and imag
 }  # fmt: skip
 LEAD = 10  # standard deviations of random logits by which a class is raised, so that decisions are clear as in training
 LARGE = 512  # samples in a batch from which on kernel launches do not matter, and compilation is tried
-WARM_UPS = 2  # untimed runs; graphs are captured in the first
 LADDER = (40, 60, 80, 100, 150, 200, 300, 400, 600, 1000, 2000)  # budgets of Race, until its margins are as small
 
 Contender = Callable[[], float]  # runs once and returns its forwards + backwards per sample
@@ -103,11 +102,13 @@ def time_pass(run: Contender) -> tuple[float, float]:
     return 2 * seconds / passes, (torch.cuda.max_memory_allocated() - before) / 2**20 if CUDA else 0.0
 
 
-def bare_model(model: nn.Module, x: Tensor, passes: int) -> dict[str, Contender]:
+def bare_model(model: nn.Module, x: Tensor, passes: int, words: list[str]) -> dict[str, Contender]:
     """The model alone: repeated forwards, and backwards of the sum of its largest logits."""
     contenders: dict[str, Contender] = {}
     for precision in ("float32", "tf32", "bf16") if CUDA else ("float32",):
         for layout in ("", " channels last") if precision != "float32" or not CUDA else ("",):
+            if not any(word in f"bare graph {precision}{layout}" for word in words):
+                continue
             memory_format = torch.channels_last if layout else torch.preserve_format
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
             copy = deepcopy(model).to(dtype).requires_grad_(False)
@@ -158,11 +159,13 @@ def capture(once: Callable[[], Tensor], passes: int, precision: str) -> Contende
 
 def our_attacks(session: Session, batch: Batch, passes: int, mode: str) -> dict[str, Contender]:
     """Our attacks in an open session."""
-    evaluator = session.calibrate(batch.images)
 
-    def contender(norm: str, attack: Attack) -> Contender:
+    def contender(name: str, attack: Attack) -> Contender:
+        norm = as_norm(name)
+        evaluator = session.calibrate(batch.images, low=attack.low_precision(norm, passes))
+
         def run() -> float:
-            problem = session.problem(batch, as_norm(norm), budget=passes, evaluator=evaluator)
+            problem = session.problem(batch, norm, budget=passes, evaluator=evaluator)
             problem.solve(attack)
             return float((problem.budget.forwards + problem.budget.backwards).double().mean())
 
@@ -257,7 +260,8 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
     model, x, y = open_case(model_name, int(batch), files)
     if options.quality:
         return {"model": model_name, "batch": len(x), **compare_quality(model, x, y)}
-    contenders = bare_model(model, x, min(40, options.passes)) | other_libraries(model, x, y, options.peers_passes)
+    bare = bare_model(model, x, min(40, options.passes, options.peers_passes), options.only)
+    contenders = bare | other_libraries(model, x, y, options.peers_passes)
     contenders = select(contenders, options.only)
     memory = {each: time_pass(run)[1] for each, run in contenders.items()}  # of the first run: captured graphs stay
     left_out = "plain" if len(x) >= LARGE else "compiled"
@@ -274,8 +278,8 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
             ours = our_attacks(session, session.validate(x, y), options.passes, mode)
             for each, run in select(ours, options.only).items():
                 contenders[each] = run
-                memory[each] = max(time_pass(run)[1] for _ in range(WARM_UPS))
-            reasons[mode] = session.describe()
+                memory[each] = max(time_pass(run)[1] for _ in range(options.warm_ups))
+            reasons[mode] = session.describe(low=True)
         rounds = [{each: time_pass(run) for each, run in contenders.items()} for _ in range(options.rounds)]
     rows = [summary(each, rounds, memory[each]) for each in contenders]
     for row in rows:
@@ -350,6 +354,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=200)
     parser.add_argument("--peers-passes", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-ups", type=int, default=2)  # untimed runs of ours; graphs are captured in the first
     parser.add_argument("--quality", action="store_true")
     options = parser.parse_args()
     if not CUDA:
