@@ -65,12 +65,14 @@ def test_race_stops_after_a_fraction_of_the_passes_where_nothing_is_robust() -> 
     assert "stopped at 0.9" in repr(m)
 
 
-@pytest.mark.parametrize("search", ["float32", "bf16"])
-def test_samples_leave_captured_batches_between_blocks_of_a_plan(search: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_samples_leave_captured_batches_between_blocks_of_a_plan(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = standins.install(monkeypatch)
     model = smooth(dtype=torch.float32)
     images, labels = inputs(model, n=10)
-    classifier = ma.Classifier(model, search=search)
+    classifier = ma.Classifier(model, precision=precision)
     full = ma.measure(classifier, images, labels, "l2", budget=240)
     enough = float(full.distance.median()) * 1.1
     captured = len(made)

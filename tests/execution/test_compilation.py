@@ -151,4 +151,5 @@ def test_on_a_gpu_a_compiled_model_has_the_same_margins(precision: str) -> None:
     compiled = ma.measure(model, images, labels, "l2", budget=200, batch=40, compiled=True, precision=precision)
     assert compiled.settings["compiled"] == "compiled"
     assert bool(compiled.success.all())
-    assert float((compiled.distance / plain.distance).mean()) == pytest.approx(1, abs=1e-3)
+    close = 1e-3 if precision == "float32" else 5e-3  # a search in bf16 differs that much, compiled or not
+    assert float((compiled.distance / plain.distance).mean()) == pytest.approx(1, abs=close)

@@ -33,6 +33,7 @@ from marginattack.errors import InputError
 PERPENDICULAR = 0.2  # a cosine below which gradients tell nothing about each other
 FAR = 0.05  # of the way to the farthest point of the box
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
+LOW_PRECISION_PASSES = 400  # from which on the precision of searches may be chosen (benchmarks/precision.py)
 EXACT_PASSES = 80  # of the polish, its last, which are in float32 after a search in low precision
 
 
@@ -120,8 +121,8 @@ class Race(Attack):
         self.close(problem, incumbent_or_random(problem, problem.draws))
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
-        """In ℓ2 and ℓ∞; in ℓ1 and ℓ0 rounding changes which coordinates move, and margins by 1 %."""
-        return norm in (L2, LINF) and (budget or self.passes) >= SHORT
+        """In ℓ2 and ℓ∞, with as many passes as were measured; in ℓ1 rounding changes margins by 1 %."""
+        return norm in (L2, LINF) and (budget or self.passes) >= LOW_PRECISION_PASSES
 
     def without(self, *phases: str) -> "Race":
         """The attack without the search phases of these names ("scout", "descend", "target", "restart", "propose", …).
