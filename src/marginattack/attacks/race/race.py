@@ -114,10 +114,12 @@ class Race(Attack):
             exact = EXACT_PASSES if low_precision else 0
             run_groups(search, [(rows, split_last(phases, exact)[0]) for rows, phases in planned], classes)
         if low_precision:  # the last steps are in full precision
-            everyone = torch.ones(len(problem.x0), dtype=torch.bool)
-            least = min(problem.budget.remaining_of(everyone), default=unspent) - unspent
-            exact = min(exact, least - CLOSING_PASSES)
-            run_groups(problem, [(rows, split_last(phases, exact)[1]) for rows, phases in planned], classes)
+
+            def last_steps(rows: Mask, phases: list[PlannedPhase]) -> list[PlannedPhase]:
+                least = min(problem.budget.remaining_of(rows), default=unspent) - unspent - CLOSING_PASSES
+                return split_last(phases, min(exact, least))[1]
+
+            run_groups(problem, [(rows, last_steps(rows, phases)) for rows, phases in planned], classes)
         self.close(problem, incumbent_or_random(problem, problem.draws))
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
