@@ -148,6 +148,7 @@ def test_the_first_precision_that_changes_little_is_chosen(monkeypatch: pytest.M
             patch.setattr(precision, "MOST_ERROR", 0.1)
             found = ma.measure(model, x, y, "l2", budget=400)
             assert found.settings["precision"] == expected
+            assert (f"searched in {expected}" in repr(found)) == (expected != "float32")
             assert found.success.all()
             same = ma.measure(model, x, y, "l2", budget=400, precision="float32")
             assert same.settings["precision"] == "float32"

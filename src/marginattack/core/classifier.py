@@ -65,8 +65,8 @@ class Classifier:
         fixed: A boolean mask that broadcasts to an input: these features stay as they are, at any value.
         batch_size: The most inputs per pass.
         graphs: Whether repeated passes on a GPU are captured as CUDA graphs.
-        precision: In which ``Race`` searches: "float32", "tf32", "bf16", "fp16", or "auto": on a GPU the fastest that
-            hardly changes results. float32 unless stated. What it finds is confirmed and refined in float32.
+        precision: In which ``Race`` searches: "float32", "tf32", "bf16", "fp16", or "auto", the default: on a GPU
+            fp16 or bf16 where it hardly changes logits, else float32. What it finds is confirmed in float32.
         compiled: Whether ``torch.compile`` compiles the model for full batches, on a GPU.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details. Such a
             model is neither captured nor compiled, and searched in float32.
