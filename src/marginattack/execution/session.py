@@ -143,7 +143,7 @@ class Session:
         self.graphs.clear()
         self.compiler.clear()
 
-    def describe(self, low: bool = False) -> dict[str, Any]:
+    def describe(self, low: bool = True) -> dict[str, Any]:
         """How the model was evaluated: whether it was captured and compiled, or why not; the precision of searches."""
         captured = self.classifier.device.type == "cuda" and (self.graphs.why_not or "captured")
         chosen = self.execution.precision == "auto" and (not low or self.precision == "auto")
