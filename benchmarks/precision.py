@@ -66,7 +66,7 @@ def main() -> None:
     options = parser.parse_args()
     if len(options.models) == len(options.norms) == 1:
         files = dict(entry.split("=", 1) for entry in options.data)
-        print(json.dumps(compare_precisions(*options.models, *options.norms, options.inputs, files)))
+        print(json.dumps(compare_precisions(options.models[0], options.norms[0], options.inputs, files)))
         return
 
     def compare(name: str, norm: str) -> dict[str, Any]:
