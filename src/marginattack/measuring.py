@@ -15,6 +15,8 @@ from marginattack.analysis.diagnose.after_run import MIN_ROWS, check_results
 from marginattack.analysis.diagnose.findings import Finding, prioritise
 from marginattack.analysis.diagnose.outputs import check_values
 from marginattack.attacks import ATTACKS, Attack
+from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
+from marginattack.attacks.external.base import ExternalAttack
 from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
@@ -26,7 +28,6 @@ from marginattack.errors import DiagnosisWarning, InputError, choose
 from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import choose_precision
 from marginattack.execution.session import Session, open_session
-from marginattack.integrations.external import ExternalAttack
 from marginattack.margins import Margins, MarginsByNorm
 
 PROBED_OUTPUTS = 64  # inputs whose logits are looked at
@@ -72,7 +73,8 @@ def measure(
             (images, labels), which is read once, ``batch`` inputs at a time.
         labels: Their classes, where ``images`` is an array.
         norm: "l0", "l1", "l2", "linf" (also "L2", 2, "Linf", ``numpy.inf``, …) or a ``Norm``; or a list of norms.
-        attack: One of ``marginattack.ATTACKS`` with its settings, or its name; ``Race()`` unless stated.
+        attack: One of ``marginattack.ATTACKS`` with its settings, or its name, or the name of an attack of another
+            library, such as "advlib:ddn" or "autoattack:standard@8/255"; ``Race()`` unless stated.
         bounds: Lower and upper bound: numbers, or arrays that broadcast to an input; (0, 1) unless stated. They may be
             infinite, and equal for features that stay as they are.
         scale: Positive numbers that broadcast to an input: the distance is the norm of (x − x₀) / scale.
@@ -235,8 +237,10 @@ def as_attack(attack: Any) -> Attack:
         return attack
     if isinstance(attack, str) and attack in ATTACKS:
         return ATTACKS[attack]()
+    if isinstance(attack, str) and attack.partition("@")[0] in EXTERNAL_ATTACKS:
+        return external_attack(attack)
     if isinstance(attack, str):
-        raise InputError(f"no attack named {attack!r}: {choose(attack, ATTACKS)}")
+        raise InputError(f"no attack named {attack!r}: {choose(attack, [*ATTACKS, *EXTERNAL_ATTACKS])}")
     raise InputError(f"attack is {attack!r}: give an attack such as Race(), or one of {', '.join(ATTACKS)}")
 
 

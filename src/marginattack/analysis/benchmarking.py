@@ -30,8 +30,8 @@ from marginattack.core.problem import Problem
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError, choose
 from marginattack.execution.session import Session
-from marginattack.integrations import EXTERNAL_ATTACKS, external_attack
-from marginattack.integrations.external import ExternalAttack, ProblemInfo
+from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
+from marginattack.attacks.external.base import ExternalAttack, ProblemInfo
 
 STRIDE = 5  # every fifth point of the history's grid: each is 1.28 times the one before
 

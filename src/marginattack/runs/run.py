@@ -53,7 +53,7 @@ def run(
     RunFolder.check_compatible(out, job.identity())
     if settings.bound is not None:
         check_bounds(job)
-    before = _diagnose_before(job, on_finding, ignore_findings)
+    before = diagnose_before(job, on_finding, ignore_findings)
     with open_session(job.make_classifier()) as session:
         check_labels(job, session)
         if job.settings.shard is None:  # workers elsewhere may be faster than this process
@@ -93,7 +93,8 @@ def _run(
     return folder
 
 
-def _diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_findings: bool) -> list[Finding]:
+def diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_findings: bool) -> list[Finding]:
+    """What is wrong before anything was measured; ``run`` says when that raises."""
     with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis before the run"):
         findings = run_preflight(job).findings
     grave = [] if ignore_findings else [finding for finding in findings if finding.grade == "grave"]
