@@ -29,6 +29,7 @@ from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import choose_precision
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins, MarginsByNorm
+from marginattack.sources.foreign import unwrap
 
 PROBED_OUTPUTS = 64  # inputs whose logits are looked at
 SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
@@ -68,7 +69,8 @@ def measure(
     in eval mode, frozen and without autocast, and is restored afterwards; several threads may measure it at once.
 
     Args:
-        model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
+        model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one; or a
+            ``foolbox.PyTorchModel``, with its bounds and preprocessing.
         images: One input per row, inside ``bounds``; or a ``Dataset``, a ``DataLoader`` or any iterable of batches
             (images, labels), which is read once, ``batch`` inputs at a time.
         labels: Their classes, where ``images`` is an array.
@@ -249,6 +251,8 @@ def _as_classifier(
     rule: Randomized | None, images: Any,
 ) -> Classifier | Session:  # fmt: skip
     """What was given, or a classifier with these settings."""
+    model, bounds = unwrap(model, space["bounds"])
+    space = {**space, "bounds": bounds}
     if not isinstance(model, Classifier | Session):
         search = "float32" if search == "auto" and rule is None else search
         return Classifier(

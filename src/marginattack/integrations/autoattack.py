@@ -106,7 +106,8 @@ class AutoAttack:
 
     Attributes:
         apgd, apgd_targeted, fab, square: settings of AutoAttack's attacks for the custom version, such as
-            ``apgd.n_restarts``.
+            ``apgd.n_restarts``; FAB runs with its own.
+        robust_accuracy: what the last evaluation found.
 
     Raises:
         InputError: An argument makes no sense.
@@ -138,6 +139,7 @@ class AutoAttack:
             self.attacks_to_run = ["race"]
         self.model, self.norm, self.epsilon, self.version = model, as_norm(norm), eps, version
         self.seed, self.verbose, self.log_path = seed or 0, verbose, log_path
+        self.robust_accuracy = float("nan")
         self.budget = budget or VERSIONS[version]
         self.device = None if device is None or not torch.cuda.is_available() else device
         self.apgd = SimpleNamespace(n_restarts=1, n_iter=100, rho=0.75)
@@ -189,7 +191,8 @@ class AutoAttack:
             f"max {self.norm} perturbation: {float(change.max()):.5f}, nan in tensor: {int(x_adv.isnan().sum())}, "
             f"max: {float(x_adv.max()):.5f}, min: {float(x_adv.min()):.5f}"
         )
-        self._log(f"robust accuracy: {float(state.robust.double().mean()):.2%}")
+        self.robust_accuracy = float(state.robust.double().mean())
+        self._log(f"robust accuracy: {self.robust_accuracy:.2%}")
         return (x_adv, y_adv) if return_labels else x_adv
 
     def run_standard_evaluation_individual(
