@@ -80,7 +80,7 @@ class Evaluation:
 
 def evaluate(
     model: nn.Module | Classifier | Session, images: Any, labels: Any = None, norm: NormLike = "l2", *,
-    eps: float | Sequence[float], budget: int = BUDGET, **options: Any,
+    eps: Any, budget: int = BUDGET, **options: Any,
 ) -> Evaluation:  # fmt: skip
     """Evaluate clean and robust accuracy at one or several distances, from one run.
 
@@ -93,7 +93,7 @@ def evaluate(
         images: As for ``measure``.
         labels: As for ``measure``.
         norm: As for ``measure``, but only one.
-        eps: The distances, such as [2/255, 4/255, 8/255].
+        eps: One distance, or several, such as [2/255, 4/255, 8/255].
         budget: Forwards + backwards per sample, never exceeded.
         options: Further arguments of ``measure``: attack, bounds, scale, fixed, seed, batch, search, progress,
             randomized, …
@@ -134,7 +134,7 @@ def summarize(margins: Margins, eps: Sequence[float]) -> Evaluation:
     return Evaluation(norm=margins.norm, eps=tuple(eps), clean=clean, robust=tuple(robust), margins=margins)
 
 
-def _check_distances(eps: float | Sequence[float]) -> tuple[float, ...]:
+def _check_distances(eps: Any) -> tuple[float, ...]:
     """The distances as numbers, sorted, each once."""
     try:
         values = torch.as_tensor(eps, dtype=torch.float64).reshape(-1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from marginattack.measuring import as_attack, measure
 
 BUDGET = 2000  # AttackBench's
-CHECKS = 8  # forwards of ``measure`` beside the attack: validation, calibration, verification
+CHECKS = 18  # forwards, at most, of ``measure`` beside the attack: validation, calibration, verification
 
 
 def attack(attack: Any = "race", *, budget: int = BUDGET, seed: int = 0) -> Callable[..., Tensor]:
