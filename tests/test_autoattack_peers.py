@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.analysis.benchmarking import attack_by_name
-from marginattack.errors import InputError
 from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
 from marginattack.attacks.external.base import ProblemInfo
+from marginattack.errors import InputError
 
 NAMES = [name for name in EXTERNAL_ATTACKS if name.startswith("autoattack:")]
 RADII = {"linf": 0.06, "l2": 0.5, "l1": 3.0}

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,9 +65,11 @@ def test_an_attack_within_a_radius_evaluates_at_that_radius_alone(case: tuple[nn
         ({"eps": 0.1, "targets": [0]}, "targets does not go with evaluate"),
     ],
 )  # fmt: skip
-def test_wrong_distances_raise(case: tuple[nn.Module, Tensor, Tensor], options: dict[str, object], message: str) -> None:
+def test_wrong_distances_raise(
+    case: tuple[nn.Module, Tensor, Tensor], options: dict[str, object], message: str
+) -> None:
     with pytest.raises(ma.InputError, match=message):
-        ma.evaluate(*case, **options)  # type: ignore[arg-type]
+        ma.evaluate(*case, **options)
 
 
 def test_the_command_prints_a_table_and_json(tmp_path: Path, case: tuple[nn.Module, Tensor, Tensor]) -> None:

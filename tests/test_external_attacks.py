@@ -8,12 +8,12 @@ from problems import pose
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.core.budget import BudgetExhausted
-from marginattack.core.norms import as_norm
-from marginattack.errors import InputError
 from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
 from marginattack.attacks.external.base import ExternalAttack, ProblemInfo
 from marginattack.attacks.external.problem_module import ProblemModule, assign_in_order
+from marginattack.core.budget import BudgetExhausted
+from marginattack.core.norms import as_norm
+from marginattack.errors import InputError
 
 INSTALLED = [  # without those that numba compiles for a minute, and those within a radius (test_autoattack_peers.py)
     name for name, attack in EXTERNAL_ATTACKS.items() if not (attack.why_unavailable() or attack.requires or attack.eps)

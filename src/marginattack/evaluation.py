@@ -15,6 +15,7 @@ from marginattack.errors import InputError
 from marginattack.execution.session import Session
 from marginattack.margins import Margins
 from marginattack.measuring import as_attack, measure
+from marginattack.sources.foreign import ModelWithBounds
 
 BUDGET = 2000  # passes per sample: more than the default of ``measure``, since they are spent on robust samples only
 ROUNDING = 1 + 3e-5  # points on the surface of a ball are off by the rounding of their pixels in float32
@@ -63,7 +64,10 @@ class Evaluation:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """What was evaluated, its accuracy and the interval, as text."""
-        named = [("clean", self.clean), *((f"eps {e:.4g}", each) for e, each in zip(self.eps, self.robust, strict=True))]
+        named = [
+            ("clean", self.clean),
+            *((f"eps {e:.4g}", each) for e, each in zip(self.eps, self.robust, strict=True)),
+        ]
         return [(name, f"{each.accuracy:.2%}", f"{each.low:.1%} to {each.high:.1%}") for name, each in named]
 
     def header(self) -> tuple[str, str, str]:
@@ -79,8 +83,8 @@ class Evaluation:
 
 
 def evaluate(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any = None, norm: NormLike = "l2", *,
-    eps: Any, budget: int = BUDGET, **options: Any,
+    model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = None,
+    norm: NormLike = "l2", *, eps: Any, budget: int = BUDGET, **options: Any,
 ) -> Evaluation:  # fmt: skip
     """Evaluate clean and robust accuracy at one or several distances, from one run.
 

@@ -29,7 +29,7 @@ from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import choose_precision
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins, MarginsByNorm
-from marginattack.sources.foreign import unwrap
+from marginattack.sources.foreign import ModelWithBounds, unwrap
 
 PROBED_OUTPUTS = 64  # inputs whose logits are looked at
 SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
@@ -37,7 +37,7 @@ SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
 
 @overload
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: NormLike = ..., *,
+    model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = ..., norm: NormLike = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
     budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
     batch: int = ..., search: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
@@ -45,14 +45,15 @@ def measure(
 ) -> Margins: ...  # fmt: skip
 @overload
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: list[Any] | tuple[Any, ...] = ..., *,
+    model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = ...,
+    norm: list[Any] | tuple[Any, ...] = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
     budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
     batch: int = ..., search: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
     randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ...,
 ) -> MarginsByNorm: ...  # fmt: skip
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any = None,
+    model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = None,
     norm: NormLike | list[Any] | tuple[Any, ...] = "l2", *,
     attack: Attack | str | None = None, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
     budget: int | None = None, enough: float | None = None, targets: Any = None, seed: int = 0, ids: Any = None,
@@ -69,8 +70,8 @@ def measure(
     in eval mode, frozen and without autocast, and is restored afterwards; several threads may measure it at once.
 
     Args:
-        model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one; or a
-            ``foolbox.PyTorchModel``, with its bounds and preprocessing.
+        model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, an open ``Session`` of one, or a
+            ``foolbox.PyTorchModel`` with its bounds and preprocessing.
         images: One input per row, inside ``bounds``; or a ``Dataset``, a ``DataLoader`` or any iterable of batches
             (images, labels), which is read once, ``batch`` inputs at a time.
         labels: Their classes, where ``images`` is an array.
@@ -247,11 +248,11 @@ def as_attack(attack: Any) -> Attack:
 
 
 def _as_classifier(
-    model: nn.Module | Classifier | Session, space: dict[str, Any], batch: int, search: str, compiled: bool,
-    rule: Randomized | None, images: Any,
+    given: nn.Module | Classifier | Session | ModelWithBounds, space: dict[str, Any], batch: int, search: str,
+    compiled: bool, rule: Randomized | None, images: Any,
 ) -> Classifier | Session:  # fmt: skip
     """What was given, or a classifier with these settings."""
-    model, bounds = unwrap(model, space["bounds"])
+    model, bounds = unwrap(given, space["bounds"])
     space = {**space, "bounds": bounds}
     if not isinstance(model, Classifier | Session):
         search = "float32" if search == "auto" and rule is None else search
@@ -259,10 +260,10 @@ def _as_classifier(
             model, **space, batch_size=batch, search=search, compiled=compiled, randomized=rule or False,
             device=images.device if isinstance(images, Tensor) else None,
         )  # fmt: skip
-    given = {name: value is not None for name, value in space.items()}
-    given |= {"search": search != "float32", "compiled": compiled, "randomized": rule is not None}
-    for name, stated in given.items():
-        if stated:
+    stated = {name: value is not None for name, value in space.items()}
+    stated |= {"search": search != "float32", "compiled": compiled, "randomized": rule is not None}
+    for name, again in stated.items():
+        if again:
             raise InputError(f"{name} is given twice: pass it to the Classifier alone")
     return model
 

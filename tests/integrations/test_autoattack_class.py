@@ -104,7 +104,7 @@ def test_an_interrupted_evaluation_resumes(
 ) -> None:
     model, x, y = images
     path, seen = tmp_path / "state.json", list[list[int]]()
-    real = autoattack.measure
+    real = ma.measure
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         seen.append(options["ids"].tolist())

@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -48,7 +48,8 @@ def test_measure_takes_a_foolbox_model_with_bounds_and_preprocessing(
 
     class Normalised(nn.Module):
         def forward(self, z: Tensor) -> Tensor:
-            return model((z - mean) / std)
+            logits: Tensor = model((z - mean) / std)
+            return logits
 
     y = foolbox_model(x).argmax(1)
     plain = ma.measure(Normalised(), x, y, "l2", budget=40)
@@ -101,8 +102,8 @@ def test_foolbox_criteria_and_its_repeat(images: tuple[nn.Module, Tensor, Tensor
     assert torch.equal(foolbox_model(raw).argmax(1), target)
     with pytest.raises(ma.InputError, match="use Misclassification or"):
         foolbox.Race("l2")(foolbox_model, x, fb.criteria.TargetedMisclassification(target) & criterion, epsilons=None)
-    with pytest.raises(ma.InputError, match="CarliniWagner supports l2"):
-        foolbox.Minimization("cw", "linf")
+    with pytest.raises(ma.InputError, match="JSMA supports l0"):
+        foolbox.Minimization("jsma", "linf")
 
 
 # AttackBench
@@ -175,7 +176,7 @@ def test_a_classifier_of_maites_protocol_is_a_model(images: tuple[nn.Module, Ten
     model, x, y = images
 
     class Protocol:
-        metadata = {"id": "smooth"}
+        metadata: ClassVar = {"id": "smooth"}
 
         def __init__(self) -> None:
             self.network = model

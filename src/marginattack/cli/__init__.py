@@ -11,8 +11,8 @@ from marginattack.cli.commands import Command, Group
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo, "measure": measure.measure, "evaluate": evaluate.evaluate, "report": results.report,
-    "compare": results.compare, "check": check.check, "bound": bound.bound, "diagnose": measure.diagnose, "bench": bench.bench,
-    "reproduce": reproduce.reproduce, "list": listing.list_,
+    "compare": results.compare, "check": check.check, "bound": bound.bound, "diagnose": measure.diagnose,
+    "bench": bench.bench, "reproduce": reproduce.reproduce, "list": listing.list_,
 }  # fmt: skip
 
 app = typer.Typer(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from marginattack.attacks import APGD, Attack, Race, Square
 from marginattack.attacks.external import external_attack
 from marginattack.core.classifier import Classifier
-from marginattack.core.losses import CROSS_ENTROPY, DLR, TARGETED_DLR
+from marginattack.core.losses import CROSS_ENTROPY, DLR, TARGETED_DLR, Loss
 from marginattack.core.norms import as_norm
 from marginattack.core.randomized import Randomized
 from marginattack.errors import InputError, choose, one_line
@@ -131,7 +131,7 @@ class AutoAttack:
         if version not in VERSIONS:
             raise InputError(f"no version named {version!r}: {choose(version, VERSIONS)}")
         if is_tf_model:
-            raise InputError("is_tf_model is True, but only PyTorch models are supported: convert the model, e.g. to ONNX")
+            raise InputError("is_tf_model is True, but only PyTorch models are supported: convert it, e.g. to ONNX")
         self.attacks_to_run = list(attacks or attacks_to_run)
         if version != "custom" and self.attacks_to_run:
             raise InputError(f"attacks_to_run is {self.attacks_to_run}: it needs version='custom'")
@@ -240,23 +240,23 @@ class AutoAttack:
             y_adv[here[where]] = margins.adversarial_label[found].to(y_adv)
             state.run[name] = int(rows[-1]) + 1
             state.save()
-            self._log(f"{name} - {number}/{len(batches)} - {int(found.sum())} out of {len(rows)} successfully perturbed")
+            self._log(
+                f"{name} - {number}/{len(batches)} - {int(found.sum())} out of {len(rows)} successfully perturbed"
+            )
         state.run[name] = None
         state.save()
 
     def _attack(self, name: str, session: Session) -> Attack:
         """The attack of this name, of AutoAttack or of this package."""
         eps, apgd, targeted = self.epsilon, self.apgd, self.apgd_targeted
-        losses = {"apgd-ce": CROSS_ENTROPY, "apgd-dlr": DLR}
+        losses: dict[str, Loss] = {"apgd-ce": CROSS_ENTROPY, "apgd-dlr": DLR}
         if name in losses:
             return APGD(eps=eps, steps=apgd.n_iter, restarts=apgd.n_restarts, rho=apgd.rho, loss=losses[name])
         if name == "apgd-t":
             return APGD(eps=eps, steps=targeted.n_iter, restarts=targeted.n_restarts, rho=targeted.rho,
                         candidates=targeted.n_target_classes, loss=TARGETED_DLR)  # fmt: skip
         if name == "square":
-            return Square(
-                eps=eps, queries=self.square.n_queries, p=self.square.p_init, restarts=self.square.n_restarts
-            )
+            return Square(eps=eps, queries=self.square.n_queries, p=self.square.p_init, restarts=self.square.n_restarts)
         return external_attack(f"autoattack:fab-t@{eps}") if name in ("fab", "fab-t") else as_attack(name)
 
     def _classifier(self, images: Tensor, bs: int) -> Classifier:

@@ -1,7 +1,6 @@
 """RobustBench's ``benchmark`` with our attack: change the import, keep the script."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,12 @@ def benchmark(
 
 
 def load(
-    name: str, n: int, data_dir: str, threat: str, model_name: str | None, preprocessing: str | Callable[..., Any] | None
+    name: str,
+    n: int,
+    data_dir: str,
+    threat: str,
+    model_name: str | None,
+    preprocessing: str | Callable[..., Any] | None,
 ) -> tuple[Tensor, Tensor]:
     """The first images of a test set."""
     if name not in DATASETS or isinstance(preprocessing, str):

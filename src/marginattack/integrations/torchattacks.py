@@ -9,7 +9,7 @@ from marginattack.core.norms import NormLike, as_norm
 from marginattack.errors import InputError
 from marginattack.evaluation import ROUNDING
 from marginattack.measuring import as_attack, measure
-from marginattack.sources.preprocess import Preprocess
+from marginattack.sources.preprocess import Preprocess, Statistics
 
 
 class Attack:
@@ -38,7 +38,8 @@ class Attack:
     ) -> None:  # fmt: skip
         self.model, self.attack, self.norm = model, as_attack(attack), as_norm(norm)
         self.eps, self.budget, self.seed = eps, budget, seed
-        self.targeted, self.statistics = False, None
+        self.targeted = False
+        self.statistics: Statistics | None = None
 
     def set_normalization_used(self, mean: Any, std: Any) -> None:
         """Take images that were normalised with these statistics, and return such images, as torchattacks does."""
@@ -57,7 +58,9 @@ class Attack:
         model, images = self.model, inputs.detach()
         if self.statistics is not None:
             if images.ndim != 4:
-                raise InputError(f"inputs have shape {tuple(images.shape)}: normalised inputs must be images (n, c, h, w)")
+                raise InputError(
+                    f"inputs have shape {tuple(images.shape)}: normalised inputs must be images (n, c, h, w)"
+                )
             mean, std = (torch.tensor(values).to(images)[:, None, None] for values in self.statistics)
             model, images = Preprocess(self.model, statistics=self.statistics).to(images.device), images * std + mean
         others = torch.where(labels == 0, 1, 0)  # a targeted attack does not use the label

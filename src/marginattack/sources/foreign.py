@@ -2,12 +2,22 @@
 
 import inspect
 import sys
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from marginattack.core.classifier import Bounds
 from marginattack.errors import InputError
+
+
+@runtime_checkable
+class ModelWithBounds(Protocol):
+    """What a Foolbox model is."""
+
+    @property
+    def bounds(self) -> Any: ...
+
+    def __call__(self, inputs: Any) -> Any: ...
 
 
 class Wrapped(nn.Module):

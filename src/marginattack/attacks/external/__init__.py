@@ -4,9 +4,9 @@ from dataclasses import replace
 from fractions import Fraction
 from math import inf, nan
 
-from marginattack.errors import InputError
 from marginattack.attacks.external import advlib, art, foolbox, pyautoattack, secml, torchattacks
 from marginattack.attacks.external.base import ExternalAttack
+from marginattack.errors import InputError
 
 EXTERNAL_ATTACKS: dict[str, ExternalAttack] = {
     attack.name: attack

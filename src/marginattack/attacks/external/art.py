@@ -61,7 +61,9 @@ def square(info: ProblemInfo) -> dict[str, Any]:
     return {"norm": info.p, "eps": info.eps, "max_iter": max(1, info.budget // 2)}
 
 
-def make(name: str, function: str, norms: tuple[str, ...], settings: Callable[[ProblemInfo], Any], eps: float | None) -> ExternalAttack:
+def make(
+    name: str, function: str, norms: tuple[str, ...], settings: Callable[[ProblemInfo], Any], eps: float | None
+) -> ExternalAttack:
     """An attack under this name."""
     library, load = "adversarial-robustness-toolbox 1.20", partial(import_module, "art.attacks.evasion")
     return ExternalAttack(f"art:{name}", function, norms, settings, library, load, run, eps=eps)

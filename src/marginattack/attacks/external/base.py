@@ -11,11 +11,11 @@ from typing import Any, ClassVar, NamedTuple, final
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack, require_norm
+from marginattack.attacks.external.problem_module import ProblemModule
 from marginattack.core.norms import Norm, as_norm
 from marginattack.core.problem import Problem
 from marginattack.core.sharing import seeded
 from marginattack.errors import InputError
-from marginattack.attacks.external.problem_module import ProblemModule
 
 DEFAULT_BUDGET = 2000  # passes that the settings are chosen for where no budget is given
 

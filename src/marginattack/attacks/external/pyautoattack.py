@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from marginattack.core.problem import Problem
-from marginattack.errors import InputError
 from marginattack.attacks.external.base import ExternalAttack, ProblemInfo, require_unit_box
 from marginattack.attacks.external.problem_module import ProblemModule
+from marginattack.core.problem import Problem
+from marginattack.errors import InputError
 
 NORMS = {"l1": "L1", "l2": "L2", "linf": "Linf"}
 EPS = 0.3  # its own default

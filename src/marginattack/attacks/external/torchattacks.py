@@ -44,7 +44,9 @@ def square(info: ProblemInfo) -> dict[str, Any]:
     return {"norm": NORMS[info.norm], "eps": info.eps, "n_queries": info.budget}
 
 
-def make(name: str, function: str, norms: tuple[str, ...], settings: Callable[[ProblemInfo], Any], eps: float | None) -> ExternalAttack:
+def make(
+    name: str, function: str, norms: tuple[str, ...], settings: Callable[[ProblemInfo], Any], eps: float | None
+) -> ExternalAttack:
     """An attack under this name."""
     load = partial(import_module, "torchattacks")
     return ExternalAttack(f"torchattacks:{name}", function, norms, settings, "torchattacks 3.5.1", load, run, eps=eps)
