@@ -65,9 +65,7 @@ def test_an_attack_within_a_radius_evaluates_at_that_radius_alone(case: tuple[nn
         ({"eps": 0.1, "targets": [0]}, "targets does not go with evaluate"),
     ],
 )  # fmt: skip
-def test_wrong_distances_raise(
-    case: tuple[nn.Module, Tensor, Tensor], options: dict[str, object], message: str
-) -> None:
+def test_wrong_distances_raise(case: tuple[nn.Module, Tensor, Tensor], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ma.InputError, match=message):
         ma.evaluate(*case, **options)
 

@@ -79,7 +79,7 @@ def load(
     data_dir: str,
     threat: str,
     model_name: str | None,
-    preprocessing: str | Callable[..., Any] | None,
+    preprocessing: Any,
 ) -> tuple[Tensor, Tensor]:
     """The first images of a test set."""
     if name not in DATASETS or isinstance(preprocessing, str):
