@@ -1,6 +1,7 @@
 """Clean and robust accuracy at several distances from one run, in Python and on the command line."""
 
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import marginattack as ma
+from marginattack.attacks.external import base
 from marginattack.cli import app
 
 RUNNER = CliRunner()
@@ -95,3 +97,41 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path, case: tuple[nn.Modu
         assert wrong.exit_code == 2
         assert message in wrong.stderr
     assert "pass --eps" in RUNNER.invoke(app, command[:7]).stderr
+
+
+def test_attacks_of_other_libraries_run_by_name_on_the_command_line(tmp_path: Path) -> None:
+    pytest.importorskip("foolbox", reason="its attack is run")
+    pytest.importorskip("pyautoattack", reason="its attack is run")
+    command = ["measure", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "2", "--norm", "l2", "-q"]
+    names = ["foolbox:ddn", "autoattack:apgd-ce@3/2"]
+    result = RUNNER.invoke(app, [*command, "--attack", names[0], "--attack", names[1], "--budget", "30", "--out",
+                                 str(tmp_path / "run"), "--json"])  # fmt: skip
+    assert (result.exit_code, result.stderr) == (0, "")
+    for name in names:
+        margins = ma.Margins.load(tmp_path / "run", attack=name)
+        assert int((margins.forwards + margins.backwards).max()) <= 30
+    assert sorted(each.name for each in (tmp_path / "run/margins").iterdir()) == [
+        "autoattack-apgd-ce-3-2-l2", "foolbox-ddn-l2"
+    ]  # fmt: skip
+    for name, message in ((names[1], "settings of another library"), ("foolbox:dnd", "did you mean foolbox:ddn")):
+        wrong = RUNNER.invoke(
+            app, [*command, "--attack", name, "--set", f'attack."{name}".steps=3', "--out", str(tmp_path / "new")]
+        )
+        assert wrong.exit_code == 2
+        assert message in wrong.stderr
+
+
+def test_list_attacks_shows_which_libraries_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {row["name"]: row for row in json.loads(RUNNER.invoke(app, ["list", "attacks", "--json"]).stdout)}
+    assert "race" in rows
+    assert rows["art:pgd@EPS"]["norms"] == "l2 linf"
+
+    def version(name: str) -> str:
+        if name == "Foolbox":
+            return "3.3.4"
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(base, "version", version)
+    rows = {row["name"]: row for row in json.loads(RUNNER.invoke(app, ["list", "attacks", "--json"]).stdout)}
+    assert rows["foolbox:ddn"]["reference"] == "Foolbox 3.3.4"
+    assert rows["advlib:ddn"]["reference"] == "adv-lib 0.2.8, not installed"

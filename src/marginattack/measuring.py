@@ -208,6 +208,8 @@ def find_doubts(session: Session, results: Sequence[Margins], attack: Attack) ->
             continue
         columns = {name: getattr(margins, name).numpy() for name in margins.columns() if name != "adversarial"}
         name = known.get(type(attack), type(attack).__name__)
+        if isinstance(attack, ExternalAttack):
+            name = attack.name if attack.eps is None else f"{attack.name}@{attack.eps:.4g}"
         found = check_results({**columns, "attack": np.full(n, name), "norm": np.full(n, margins.norm)})
         restricted = session.space.fixed is not None or bool((session.space.lo == session.space.hi).any())
         doubts += [each for each in found if each.grade == "grave" and not (each.code == "not-found" and restricted)]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.analysis.diagnose import MAY_FAIL, Finding, ResultChecks, make_finding, probe
+from marginattack.analysis.diagnose import Finding, ResultChecks, make_finding, may_fail, probe
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
@@ -162,7 +162,7 @@ def _probe_parts(job: Job, folder: RunFolder, session: Session, passes: int) -> 
     affordable = max(4, int(PROBE_SHARE * passes / PROBE_QUERIES / len(job.settings.norms)))
     for part in job.parts[: len(job.settings.norms)]:
         columns = _first_correct(folder, part, min(PROBED_SAMPLES, affordable))
-        if columns is None or len(columns["id"]) < 4 or part.attack in MAY_FAIL:
+        if columns is None or len(columns["id"]) < 4 or may_fail(part.attack):
             continue
         if float((columns["forwards"] + columns["backwards"]).double().median()) < FAIR_BUDGET:
             continue
