@@ -23,7 +23,9 @@ def digits() -> tuple[nn.Module, Tensor, Tensor]:
     return (model, *inputs(model, (1, 15, 15), n=8))
 
 
-@pytest.mark.parametrize(("name", "norm"), [(name, n) for name in NAMES for n in EXTERNAL_ATTACKS[name].supported_norms])
+@pytest.mark.parametrize(
+    ("name", "norm"), [(name, n) for name in NAMES for n in EXTERNAL_ATTACKS[name].supported_norms]
+)
 def test_the_budget_is_hard_and_what_is_found_is_verified(
     digits: tuple[nn.Module, Tensor, Tensor], name: str, norm: str
 ) -> None:

@@ -107,15 +107,15 @@ def test_attacks_of_other_libraries_run_by_name_on_the_command_line(tmp_path: Pa
     result = RUNNER.invoke(app, [*command, "--attack", names[0], "--attack", names[1], "--budget", "30", "--out",
                                  str(tmp_path / "run"), "--json"])  # fmt: skip
     assert (result.exit_code, result.stderr) == (0, "")
-    for name in names:
+    for name in (names[0], "autoattack:apgd-ce@1.5"):
         margins = ma.Margins.load(tmp_path / "run", attack=name)
         assert int((margins.forwards + margins.backwards).max()) <= 30
     assert sorted(each.name for each in (tmp_path / "run/margins").iterdir()) == [
-        "autoattack-apgd-ce-3-2-l2", "foolbox-ddn-l2"
+        "autoattack-apgd-ce@1.5-l2", "foolbox-ddn-l2"
     ]  # fmt: skip
-    for name, message in ((names[1], "settings of another library"), ("foolbox:dnd", "did you mean foolbox:ddn")):
+    for name, message in ((names[0], "settings of another library"), ("foolbox:dnd", "did you mean foolbox:ddn")):
         wrong = RUNNER.invoke(
-            app, [*command, "--attack", name, "--set", f'attack."{name}".steps=3', "--out", str(tmp_path / "new")]
+            app, [*command, "--attack", name, "--set", f"attack.{name}.steps=3", "--out", str(tmp_path / "new")]
         )
         assert wrong.exit_code == 2
         assert message in wrong.stderr

@@ -1,8 +1,10 @@
 """Our attacks inside Foolbox, AttackBench and torchattacks; their models here."""
 
+import doctest
 import json
 import sys
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -28,6 +30,13 @@ MEAN, STD = [0.1, 0.2, 0.3], [0.5, 0.4, 0.6]
 def images() -> tuple[nn.Module, Tensor, Tensor]:
     model = nn.Sequential(nn.Flatten(), smooth(d=75, classes=4, dtype=torch.float32)).eval()
     return (model, *inputs(model, (3, 5, 5), n=8))
+
+
+@pytest.mark.parametrize("name", ["autoattack", "foolbox", "attackbench", "torchattacks", "maite", "training"])
+def test_the_examples_of_the_docstrings_run(name: str) -> None:
+    pytest.importorskip("foolbox", reason="an example uses it")
+    result = doctest.testmod(import_module(f"marginattack.integrations.{name}"))
+    assert result.failed == 0 < result.attempted
 
 
 # Foolbox
@@ -185,8 +194,8 @@ def test_a_classifier_of_maites_protocol_is_a_model(images: tuple[nn.Module, Ten
             logits = self.network(torch.stack(list(batch)))
             return list(logits.softmax(1) if softmax else logits)
 
-    if maite := sys.modules.get("maite"):
-        assert isinstance(Protocol(), maite.protocols.image_classification.Model)
+    protocols = pytest.importorskip("maite.protocols.image_classification", reason="its protocol is checked")
+    assert isinstance(Protocol(), protocols.Model)
     found = ma.measure(as_module(Protocol()), x, y, "l2", budget=60)
     plain = ma.measure(model, x, y, "l2", budget=60)
     torch.testing.assert_close(found.distance, plain.distance, rtol=1e-3, atol=0)

@@ -229,9 +229,15 @@ class Settings(_Strict):
             return list(dict.fromkeys(as_norm(name).name for name in names))
         choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS), *EXTERNAL_ATTACKS]
         for name in names:
-            if name.partition("@")[0] not in choices:
+            if name.partition("@")[0] not in choices or (name not in choices and ":" not in name):
                 raise ValueError(f"no attack named {name!r}: {choose(name, choices)}")
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(_with_decimal_radius(name) for name in names))
+
+
+def _with_decimal_radius(name: str) -> str:
+    """The name of an attack, with 8/255 behind its @ as a decimal number: it names a folder."""
+    base, at, radius = name.partition("@")
+    return f"{base}@{as_number(radius)!r}" if at and "/" in radius else name
 
 
 def read_settings(config: Path | None, assignments: list[str], flags: dict[str, Any]) -> Settings:

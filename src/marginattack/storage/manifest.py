@@ -4,7 +4,6 @@ Everything that results depend on is its ``identity``; the rest of the manifest 
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,7 +31,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        return f"{re.sub('[:/@]', '-', self.attack)}-{self.norm}"
+        return f"{self.attack.replace(':', '-')}-{self.norm}"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Diagnosis: are margins reliable? Checks before a run, after a run, and an attack without gradients."""
 
+from marginattack.analysis.diagnose.after_run import MAY_FAIL as MAY_FAIL
 from marginattack.analysis.diagnose.after_run import ResultChecks as ResultChecks
 from marginattack.analysis.diagnose.after_run import check_results as check_results
 from marginattack.analysis.diagnose.after_run import may_fail as may_fail
