@@ -29,7 +29,7 @@ def attack(attack: Any = "race", *, budget: int = BUDGET, seed: int = 0) -> Call
         >>> import torch
         >>> from marginattack.integrations import attackbench
         >>> images, labels = torch.tensor([[0.9, 0.2]]), torch.tensor([0])
-        >>> attackbench.attack("race")(torch.nn.Identity(), images, labels, threat_model="linf").argmax(1)
+        >>> attackbench.attack("race", budget=100)(torch.nn.Identity(), images, labels, threat_model="linf").argmax(1)
         tensor([1])
     """
     chosen = as_attack(attack)

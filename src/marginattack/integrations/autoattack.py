@@ -116,7 +116,7 @@ class AutoAttack:
         >>> import torch
         >>> from marginattack.integrations.autoattack import AutoAttack
         >>> images, labels = torch.tensor([[0.9, 0.2], [0.5, 0.1]]), torch.tensor([0, 0])
-        >>> adversary = AutoAttack(torch.nn.Identity(), norm="Linf", eps=0.3, verbose=False)
+        >>> adversary = AutoAttack(torch.nn.Identity(), norm="Linf", eps=0.3, verbose=False, budget=100)
         >>> points = adversary.run_standard_evaluation(images, labels, bs=2)
         >>> points.argmax(1)
         tensor([0, 1])

@@ -33,7 +33,8 @@ class Minimization(MinimizationAttack):  # type: ignore[misc]
         >>> from marginattack.integrations.foolbox import Minimization
         >>> model = fb.PyTorchModel(torch.nn.Identity().eval(), bounds=(0, 1), device="cpu")
         >>> images, labels = torch.tensor([[0.9, 0.2], [0.5, 0.1]]), torch.tensor([0, 0])
-        >>> raw, clipped, success = Minimization("race", "linf")(model, images, labels, epsilons=[0.1, 0.3])
+        >>> attack = Minimization("race", "linf", budget=100)
+        >>> raw, clipped, success = attack(model, images, labels, epsilons=[0.1, 0.3])
         >>> success.tolist()
         [[False, False], [False, True]]
     """
