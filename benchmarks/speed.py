@@ -178,7 +178,7 @@ def other_libraries(model: nn.Module, x: Tensor, y: Tensor, passes: int) -> dict
     """Attacks of other libraries, called as their users call them."""
     contenders: dict[str, Callable[[int], Any]] = {}
     try:
-        from marginattack.integrations.advlib import load
+        from marginattack.attacks.external.advlib import load
 
         library = load()
         contenders["adv-lib DDN"] = lambda steps: library.ddn(model, x, y, steps=steps)

@@ -18,8 +18,8 @@ import suite_results
 from suite_cells import Cell
 
 from marginattack.analysis.benchmarking import Trial, grid
-from marginattack.integrations import EXTERNAL_ATTACKS
-from marginattack.integrations.external import ProblemInfo
+from marginattack.attacks.external import EXTERNAL_ATTACKS
+from marginattack.attacks.external.base import ProblemInfo
 
 
 def result(

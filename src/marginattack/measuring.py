@@ -15,6 +15,8 @@ from marginattack.analysis.diagnose.after_run import MIN_ROWS, check_results
 from marginattack.analysis.diagnose.findings import Finding, prioritise
 from marginattack.analysis.diagnose.outputs import check_values
 from marginattack.attacks import ATTACKS, Attack
+from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
+from marginattack.attacks.external.base import ExternalAttack
 from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
@@ -26,8 +28,8 @@ from marginattack.errors import DiagnosisWarning, InputError, choose
 from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import by_clarity
 from marginattack.execution.session import Session, open_session
-from marginattack.integrations.external import ExternalAttack
 from marginattack.margins import Margins, MarginsByNorm
+from marginattack.sources.foreign import ModelWithBounds, unwrap
 
 PROBED_OUTPUTS = 64  # inputs whose logits are looked at
 SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
@@ -35,7 +37,7 @@ SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
 
 @overload
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: NormLike = ..., *,
+    model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = ..., norm: NormLike = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
     budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
     batch: int = ..., precision: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
@@ -43,14 +45,15 @@ def measure(
 ) -> Margins: ...  # fmt: skip
 @overload
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: list[Any] | tuple[Any, ...] = ..., *,
+    model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = ...,
+    norm: list[Any] | tuple[Any, ...] = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
     budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
     batch: int = ..., precision: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
     randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ..., search: str | None = ...,
 ) -> MarginsByNorm: ...  # fmt: skip
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any = None,
+    model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = None,
     norm: NormLike | list[Any] | tuple[Any, ...] = "l2", *,
     attack: Attack | str | None = None, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
     budget: int | None = None, enough: float | None = None, targets: Any = None, seed: int = 0, ids: Any = None,
@@ -67,12 +70,14 @@ def measure(
     in eval mode, frozen and without autocast, and is restored afterwards; several threads may measure it at once.
 
     Args:
-        model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
+        model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, an open ``Session`` of one, or a
+            ``foolbox.PyTorchModel`` with its bounds and preprocessing.
         images: One input per row, inside ``bounds``; or a ``Dataset``, a ``DataLoader`` or any iterable of batches
             (images, labels), which is read once, ``batch`` inputs at a time.
         labels: Their classes, where ``images`` is an array.
         norm: "l0", "l1", "l2", "linf" (also "L2", 2, "Linf", ``numpy.inf``, …) or a ``Norm``; or a list of norms.
-        attack: One of ``marginattack.ATTACKS`` with its settings, or its name; ``Race()`` unless stated.
+        attack: One of ``marginattack.ATTACKS`` with its settings, or its name, or the name of an attack of another
+            library, such as "advlib:ddn" or "autoattack:standard@8/255"; ``Race()`` unless stated.
         bounds: Lower and upper bound: numbers, or arrays that broadcast to an input; (0, 1) unless stated. They may be
             infinite, and equal for features that stay as they are.
         scale: Positive numbers that broadcast to an input: the distance is the norm of (x − x₀) / scale.
@@ -204,6 +209,8 @@ def find_doubts(session: Session, results: Sequence[Margins], attack: Attack) ->
             continue
         columns = {name: getattr(margins, name).numpy() for name in margins.columns() if name != "adversarial"}
         name = known.get(type(attack), type(attack).__name__)
+        if isinstance(attack, ExternalAttack):
+            name = attack.name if attack.eps is None else f"{attack.name}@{attack.eps:.4g}"
         found = check_results({**columns, "attack": np.full(n, name), "norm": np.full(n, margins.norm)})
         restricted = session.space.fixed is not None or bool((session.space.lo == session.space.hi).any())
         doubts += [each for each in found if each.grade == "grave" and not (each.code == "not-found" and restricted)]
@@ -241,25 +248,29 @@ def as_attack(attack: Any) -> Attack:
         return attack
     if isinstance(attack, str) and attack in ATTACKS:
         return ATTACKS[attack]()
+    if isinstance(attack, str) and attack.partition("@")[0] in EXTERNAL_ATTACKS:
+        return external_attack(attack)
     if isinstance(attack, str):
-        raise InputError(f"no attack named {attack!r}: {choose(attack, ATTACKS)}")
+        raise InputError(f"no attack named {attack!r}: {choose(attack, [*ATTACKS, *EXTERNAL_ATTACKS])}")
     raise InputError(f"attack is {attack!r}: give an attack such as Race(), or one of {', '.join(ATTACKS)}")
 
 
 def _as_classifier(
-    model: nn.Module | Classifier | Session, space: dict[str, Any], batch: int, precision: str, compiled: bool,
-    rule: Randomized | None, images: Any,
+    given: nn.Module | Classifier | Session | ModelWithBounds, space: dict[str, Any], batch: int, precision: str,
+    compiled: bool, rule: Randomized | None, images: Any,
 ) -> Classifier | Session:  # fmt: skip
     """What was given, or a classifier with these settings."""
+    model, bounds = unwrap(given, space["bounds"])
+    space = {**space, "bounds": bounds}
     if not isinstance(model, Classifier | Session):
         return Classifier(
             model, **space, batch_size=batch, precision=precision, compiled=compiled, randomized=rule or False,
             device=images.device if isinstance(images, Tensor) else None,
         )  # fmt: skip
-    given = {name: value is not None for name, value in space.items()}
-    given |= {"precision": precision != "auto", "compiled": compiled, "randomized": rule is not None}
-    for name, stated in given.items():
-        if stated:
+    stated = {name: value is not None for name, value in space.items()}
+    stated |= {"precision": precision != "auto", "compiled": compiled, "randomized": rule is not None}
+    for name, again in stated.items():
+        if again:
             raise InputError(f"{name} is given twice: pass it to the Classifier alone")
     return model
 

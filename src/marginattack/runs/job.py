@@ -18,6 +18,7 @@ from torch import Tensor
 from marginattack._version import __version__
 from marginattack.analysis.diagnose import Examination, examine
 from marginattack.attacks import Attack
+from marginattack.attacks.external.base import ExternalAttack
 from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
@@ -95,7 +96,8 @@ class Job:
             "data": {"name": self.data.name, "classes": self.data.classes, "features": self.data.features,
                      "names": self.data.names is not None, **identity["data"]},
             "attacks": identity["attacks"],
-            "radii": {name: each.eps for name, each in self.attacks.items() if isinstance(each, FixedRadiusAttack)},
+            "radii": {name: each.eps for name, each in self.attacks.items()
+                      if isinstance(each, FixedRadiusAttack | ExternalAttack) and each.eps is not None},
             "settings": self.settings.model_dump(),
             **({} if self.randomized is None else {"randomized": str(self.randomized)}),
             "versions": {"marginattack": __version__, "python": platform.python_version(),

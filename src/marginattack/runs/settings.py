@@ -230,16 +230,23 @@ class Settings(_Strict):
     @classmethod
     def _check_names(cls, names: list[str], info: Any) -> list[str]:
         from marginattack.attacks import ATTACKS
+        from marginattack.attacks.external import EXTERNAL_ATTACKS
         from marginattack.attacks.presets import PRESETS
         from marginattack.core.norms import as_norm
 
         if info.field_name == "norms":
             return list(dict.fromkeys(as_norm(name).name for name in names))
-        choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS)]
+        choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS), *EXTERNAL_ATTACKS]
         for name in names:
-            if name not in choices:
+            if name.partition("@")[0] not in choices or (name not in choices and ":" not in name):
                 raise ValueError(f"no attack named {name!r}: {choose(name, choices)}")
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(_with_decimal_radius(name) for name in names))
+
+
+def _with_decimal_radius(name: str) -> str:
+    """The name of an attack, with 8/255 behind its @ as a decimal number: it names a folder."""
+    base, at, radius = name.partition("@")
+    return f"{base}@{as_number(radius)!r}" if at and "/" in radius else name
 
 
 def read_settings(config: Path | None, assignments: list[str], flags: dict[str, Any]) -> Settings:
@@ -336,10 +343,15 @@ def as_toml(settings: Settings) -> str:
 
 
 def build_attack(name: str, values: dict[str, Any]) -> "Attack":
-    """Build an attack of ``ATTACKS``, or ``preset:NAME``, with some of its settings changed."""
+    """Build an attack of ``ATTACKS``, or ``preset:NAME``, with some of its settings changed; or an external one."""
     from marginattack.attacks import ATTACKS
+    from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
     from marginattack.attacks.presets import preset
 
+    if name.partition("@")[0] in EXTERNAL_ATTACKS:
+        if values:
+            raise InputError(f"attack.{name}: the settings of another library's attack follow from the budget")
+        return external_attack(name)
     base = preset(name.removeprefix("preset:")) if name.startswith("preset:") else ATTACKS[name]()
     hints, changes = get_type_hints(type(base)), {}
     known = [field.name for field in fields(base)]  # type: ignore[arg-type]
