@@ -128,6 +128,8 @@ def test_bim_is_pgd_from_the_input(network: nn.Module, digits: Digits) -> None:
 def test_the_hinge_is_flat_beyond_its_confidence() -> None:
     logits, label = torch.tensor([[3.0, 1.0, 2.0], [0.0, 80.0, 5.0]]), torch.tensor([0, 0])
     assert losses.Hinge(50.0)(logits, label).tolist() == [1.0, -50.0]
+    assert losses.Hinge(50.0)(100 * logits, label).tolist() == [100.0, -50.0]  # a confident model has a gradient
+    assert losses.Hinge(50.0, targeted=True)(100 * logits, label).tolist() == [50.0, -8000.0]
     assert "CrossEntropy()" in repr(PGD())
 
 

@@ -97,7 +97,7 @@ def _gains(part: dict[str, Any], ours: Iterable[str]) -> list[list[str]]:
 def challenge(numbers: dict[str, Any]) -> list[str]:
     """Table 3."""
     rows = []
-    for attack in [*paper.TABLE_3, "MarginAttack, our defaults", LONG, RACE]:
+    for attack in [*paper.TABLE_3, rates.LINEAR, "MarginAttack, our defaults", LONG, RACE]:
         published, row = paper.TABLE_3.get(attack), numbers["rows"].get(attack)
         theirs = DASH if published is None else f"{published:g}"
         if row is None:
