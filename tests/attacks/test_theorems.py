@@ -55,11 +55,11 @@ def test_the_iterates_converge_as_theorem_1_promises(norm: Norm, inside: bool, d
     c = torch.stack(recorder.c[:-1:2])[:, :, 0].abs()
     rate = torch.tensor([beta(k, PAIRS) for k in range(PAIRS)], dtype=torch.float64)[:, None]
 
-    # |c(x_k)| ≤ κ β_k (Lemma 2), up to the decision tolerance that c is raised by
+    # |c(x_k)| ≤ κ β_k (Lemma 1.2), up to the decision tolerance that c is raised by
     kappa = 1.2 * (c / rate)[1:21].amax(0)
     assert (c[21:] <= kappa * rate[21:] + 1e-12).all()
 
-    # ‖P(x_k − x₀)‖ → 0 (Lemma 3), P = I − s* (∇cᵀs*)⁻¹ ∇cᵀ
+    # ‖P(x_k − x₀)‖ → 0 (Lemma 1.3), P = I − s* (∇cᵀs*)⁻¹ ∇cᵀ
     best = optimum(oracle, norm)
     s = norm.steepest(best)
     along = ((x - oracle.images) * best).sum(2, keepdim=True) / (best * s).sum(1, keepdim=True)
@@ -135,7 +135,7 @@ def test_the_second_design_meets_the_condition_where_c_is_convex(design: Project
 
 @pytest.mark.parametrize(("norm", "dual"), [(L2, L2), (LINF, L1)], ids=str)
 def test_the_shortest_hop_follows_the_dual_norm(norm: Norm, dual: Norm) -> None:
-    """Thm. 2 and Lemma 1: argmin ‖x‖ s.t. gᵀx = b is b s / gᵀs, of size |b| / ‖g‖*, and gᵀs / ‖s‖₂ ≥ ‖g‖₂ / √n."""
+    """Thm. 2 and Lemma 1.1: argmin ‖x‖ s.t. gᵀx = b is b s / gᵀs, of size |b| / ‖g‖*, and gᵀs / ‖s‖₂ ≥ ‖g‖₂ / √n."""
     torch.manual_seed(0)
     g = torch.randn(50, 7, dtype=torch.float64)
     s, b = norm.steepest(g), 1.7
@@ -146,3 +146,14 @@ def test_the_shortest_hop_follows_the_dual_norm(norm: Norm, dual: Norm) -> None:
     other = other * b / (g * other).sum(1, keepdim=True)  # another point of the plane
     assert (norm.size(other) >= norm.size(x) * (1 - 1e-12)).all()
     assert ((g * s).sum(1) / s.norm(dim=1) >= g.norm(dim=1) / 7**0.5).all()
+
+
+@pytest.mark.parametrize("norm", [L2, LINF], ids=str)
+def test_the_optimum_has_no_tangential_part(norm: Norm) -> None:
+    """Lemma 1.5: x* − x₀ is a multiple of s(x*), so P(x* − x₀) = 0."""
+    oracle = sphere(0, inside=True, n=5)
+    best = optimum(oracle, norm)
+    margins = ma.measure(oracle.model, oracle.images, oracle.labels, norm, bounds=oracle.bounds)
+    step = torch.from_numpy(oracle.exact(str(norm)))[:, None] * norm.steepest(best)
+    torch.testing.assert_close(oracle.images + step, best)
+    torch.testing.assert_close(margins.adversarial, best, rtol=0, atol=2e-3)

@@ -10,7 +10,7 @@ from marginattack.attacks.presets import preset, with_exact_ball
 from marginattack.core.losses import Hinge
 from marginattack.reproduce import paper
 from marginattack.reproduce.runner import Outcome, Row, attack_row
-from marginattack.reproduce.success_rates import LINEAR, compare_hits, count_hits
+from marginattack.reproduce.success_rates import compare_hits, count_hits
 
 RACE = "Race, 4,000 passes"  # the default of measure(), with less than half the budget of the attacks within 0.3
 LONG = "MarginAttack, 50 starts of 500 moves, ours"  # our defaults, with as many starts and moves as the paper's
@@ -27,7 +27,6 @@ def rows(*, quick: bool = False) -> list[Row]:
     attacks = {
         LONG: replace(defaults, restarts=published.restarts, moves=published.moves, closing=published.closing),
         "MarginAttack": with_exact_ball(published),
-        LINEAR: published,
         "PGD, cross-entropy": pgd,
         "PGD, CW loss": replace(pgd, loss=Hinge()),
         "Logit difference": LogitDifferenceAttack(**within, restarts=max(1, round(starts / 9))),
