@@ -18,7 +18,7 @@ from marginattack.reproduce.runner import Outcome, Row, attack_row
 from marginattack.reproduce.success_rates import TOLERANCE, count_hits, levels, run_pgd
 
 PGD_ROW = "PGD"
-SIZES = {"mnist": (1000, 1000), "cifar10": (500, 250), "challenge": (200, 200)}  # samples, and samples per batch
+SIZES = {"mnist": (1000, 500), "cifar10": (500, 100), "challenge": (200, 100)}  # samples, and samples per batch
 QUICK, QUICK_STARTS = {"mnist": 30}, 3
 
 
@@ -27,6 +27,7 @@ def readings(published: MarginAttack) -> dict[str, MarginAttack]:
     exact, by_moves = with_exact_ball(published), Power(1.0, stride=2)
     return {
         "linearised, β by pairs": published,
+        "linearised, tuned until misclassified": replace(published, until_misclassified=True),
         "linearised, β by moves": replace(published, beta=by_moves),
         "exact, β by pairs": exact,
         "exact, β by moves": replace(exact, beta=by_moves),
