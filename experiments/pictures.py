@@ -223,7 +223,7 @@ def draw_paradigm(title: str, subtitle: str, attacks: dict[str, Attack], *, leas
     found = {name: find_example(attack)[least] for name, attack in attacks.items()}
     names = list(found)
     rows = [{"x": point[0], "y": point[1], "attack": name} for name, point in found.items()]
-    radius = RADIUS if least else min(float(np.hypot(*point)) for point in found.values())
+    radius = RADIUS if least else min(float(np.hypot(x, y)) for x, y in found.values())
     ball = chart(circle([0.0, 0.0], radius)).mark_line(strokeDash=[2, 3], color=GREY).encode(x, y, order="order:Q")
     black = chart(curve_points(curved, (-1.3, 1.6))).mark_line(strokeWidth=3, color="#1c1f24", clip=True).encode(x, y)
     legend = alt.Legend(title=None, orient="bottom", columns=4)
@@ -236,12 +236,13 @@ def draw_paradigm(title: str, subtitle: str, attacks: dict[str, Attack], *, leas
     return alt.layer(*layers).properties(width=380, height=380, title=text)
 
 
-def draw_paradigms() -> Chart:
+def draw_paradigms() -> alt.HConcatChart:
     """Figure 1: attacks that look for the nearest point of the boundary, and attacks within a radius."""
     margin, fixed = attacks_by_kind()
     left = draw_paradigm("zero-confidence", "the nearest point found", margin, least=False)
     right = draw_paradigm("fixed perturbation", "the most adversarial point found", fixed, least=True)
-    return alt.hconcat(left, right, spacing=20).resolve_scale(color="independent", shape="independent")
+    both: alt.HConcatChart = alt.hconcat(left, right, spacing=20)
+    return both.resolve_scale(color="independent", shape="independent")
 
 
 MOVES_SHOWN = 40
@@ -262,7 +263,7 @@ def draw_curve(rows: list[Row], field: str, title: str) -> Chart:
     return alt.layer(grey, points, smooth).properties(width=380, height=260)
 
 
-def draw_convergence() -> Chart:
+def draw_convergence() -> alt.HConcatChart:
     """Figure 3: perturbation norm and constraint by move, from the record of the experiment."""
     path = json.loads(RECORD.read_text())["numbers"]["path"]
     kinds, norms, values = (path[name][: MOVES_SHOWN + 1] for name in ("move", "distance", "c"))

@@ -34,7 +34,7 @@ class Recorder(Observer):
 def optimum(oracle: Oracle, norm: Norm) -> Tensor:
     """x* on the sphere: along the ray of x₀ in ℓ2; in ℓ∞ every coordinate grows by the margin."""
     if norm is L2:
-        return RADIUS * oracle.images / oracle.images.norm(dim=1, keepdim=True)
+        return RADIUS * L2.steepest(oracle.images)
     return oracle.images + torch.from_numpy(oracle.exact("linf"))[:, None] * torch.sign(oracle.images)
 
 
