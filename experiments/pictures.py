@@ -241,8 +241,9 @@ def draw_paradigms() -> alt.HConcatChart:
     margin, fixed = attacks_by_kind()
     left = draw_paradigm("zero-confidence", "the nearest point found", margin, least=False)
     right = draw_paradigm("fixed perturbation", "the most adversarial point found", fixed, least=True)
-    both: alt.HConcatChart = alt.hconcat(left, right, spacing=20)
-    return both.resolve_scale(color="independent", shape="independent")
+    both = alt.hconcat(left, right, spacing=20)
+    independent: alt.HConcatChart = both.resolve_scale(color="independent", shape="independent")
+    return independent
 
 
 MOVES_SHOWN = 40
