@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from marginattack.errors import InputError, choose, redact
-from marginattack.reproduce import ablations, challenge, convergence, markdown, paper, success_rates, timing
+from marginattack.reproduce import ablations, challenge, convergence, markdown, paper, readings, success_rates, timing
 from marginattack.reproduce.models_under_test import DATA_SETS, ModelUnderTest, load_model_under_test
 from marginattack.reproduce.runner import Outcome, Row, load_outcomes, run_row, write_json
 
@@ -45,6 +45,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     "convergence": Experiment(
         "Figure 3: norm and constraint by move, margins by number of moves",
         convergence.rows, convergence.summarise, markdown.convergence,
+    ),
+    "readings": Experiment(
+        "Tables 2 and 3 under each reading of the paper's ℓ∞ settings, beside PGD",
+        readings.rows, readings.summarise, markdown.readings,
     ),
     "ablations": Experiment(
         "What the paper asserts without evidence", ablations.rows, ablations.summarise, markdown.ablations
