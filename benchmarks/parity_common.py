@@ -67,7 +67,7 @@ def run_advlib(name: str, norm: str, **settings: Any) -> Run:
     """Distances by an attack of adv-lib, all inputs in one batch."""
 
     def run(inputs: Inputs) -> Tensor:
-        from marginattack.integrations.advlib import load
+        from marginattack.attacks.external.advlib import load
 
         points: Tensor = getattr(load(), name)(inputs.model, inputs.images, inputs.labels, **settings)
         size = as_norm(norm).size((points.double() - inputs.images.double()).flatten(1))[:, 0]
