@@ -53,7 +53,7 @@ def consistent_tf32() -> Iterator[None]:
     """The older flag for cuDNN can be read, which torch.export does: it raises where newer ones forbid tf32 alone."""
     cudnn: Any = torch.backends.cudnn
     try:
-        cudnn.allow_tf32
+        _ = cudnn.allow_tf32
     except RuntimeError:
         restore = _save()
         cudnn.allow_tf32 = False
