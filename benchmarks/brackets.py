@@ -2,11 +2,12 @@
 
     PYTHONPATH=benchmarks:tests/bounds python benchmarks/brackets.py [PART …]
 
-Each part writes a record of its own; table is the default. The upper side is Race with 400 passes.
+Each part writes a record of its own; table is the default. The upper side is Race with 400 passes. Limits and seconds are
+CPU time, since the machine may be shared; those of gpu are of the clock.
 
 table      relaxations on small networks and on the bundled ones, with a limit of 15 s per digit
-exact      50 digits of each network of small_networks.py, with a limit of 60 s of CPU time per digit
-adversarial  the same for 10 digits of those that were trained against PGD
+exact      50 digits of each network of small_networks.py, with a limit of 60 s per digit
+adversarial  the same for 4 digits of those that were trained against PGD
 soundness  lower ≤ exact ≤ upper on random networks, and random points inside certified balls
 certified  certified and attacked accuracy of a network trained for interval bounds
 gpu        64 digits of the bundled network at once, on a GPU
@@ -31,8 +32,7 @@ from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
 LIMIT = 15.0  # seconds per digit
-EXACT_LIMIT = 60.0  # seconds of CPU time per digit
-WALL = 1.5  # the limit in seconds of a clock, in these units: for machines that are shared
+EXACT_LIMIT = 60.0  # seconds per digit
 EPSILON = (0.02, 0.05, 0.1)
 PLAIN = (("784-20-10", "l2"), ("784-20-10", "linf"), ("784-50-50-10", "linf"), ("two-conv", "linf"))
 
@@ -84,7 +84,7 @@ def certified_page(rows: list[dict[str, Any]]) -> list[str]:
     return table(header, cells)
 
 
-def adversarial(n: int = 10) -> None:
+def adversarial(n: int = 4) -> None:
     """Exact margins of networks that were trained against PGD: they take longer."""
     exact(n, (("two-conv-adv", "linf"), ("784-50-50-10-adv", "linf")), "brackets-adversarial")
 
@@ -101,11 +101,11 @@ def exact(n: int = 50, cases: Sequence[tuple[str, str]] = PLAIN, record: str = "
             began = time.process_time()
             one = ma.bound(
                 model, images[i, None], labels[i, None], norm, upper=margins.distance[i, None], method="exact",
-                time_limit=WALL * EXACT_LIMIT,
+                time_limit=EXACT_LIMIT,
             )  # fmt: skip
             seconds.append(time.process_time() - began)
             shares.append(float(one.lower / one.upper))
-            closed += bool(one.closed) and seconds[-1] <= EXACT_LIMIT
+            closed += bool(one.closed)
             nearer += bool(one.upper < 0.99 * margins.distance[i])
             assert float(one.lower) <= float(margins.distance[i])
             print(i, f"{shares[-1]:.3f}", f"{seconds[-1]:.2f} s", flush=True)
@@ -230,4 +230,6 @@ PARTS = {
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for part in sys.argv[1:] or ["table"]:
+        if part != "gpu":
+            time.monotonic = time.process_time  # the clock of ma.bound's time_limit
         PARTS[part]()
