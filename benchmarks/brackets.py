@@ -2,8 +2,8 @@
 
     PYTHONPATH=benchmarks:tests/bounds python benchmarks/brackets.py [PART …]
 
-Each part writes a record of its own; table is the default. The upper side is Race with 400 passes. Limits and seconds are
-CPU time, since the machine may be shared; those of gpu are of the clock.
+Each part writes a record of its own; table is the default. The upper side is Race with 400 passes. Limits and seconds
+are CPU time, since the machine may be shared; those of gpu are of the clock.
 
 table      relaxations on small networks and on the bundled ones, with a limit of 15 s per digit
 exact      50 digits of each network of small_networks.py, with a limit of 60 s per digit

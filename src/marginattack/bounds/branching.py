@@ -74,7 +74,8 @@ class Branching:
 
     def open_goals(self) -> Tensor:
         """Rows of ``leads`` that may be negative somewhere in the region."""
-        return torch.cat([each["goal", 0] for each in (self.work, *self.aside)]).unique()
+        goals: Tensor = torch.cat([each["goal", 0] for each in (self.work, *self.aside)]).unique()
+        return goals
 
     def shrink(self, region: Region) -> None:
         """Go on in a smaller region; there, what was set aside may be decided."""
