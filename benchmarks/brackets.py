@@ -68,6 +68,18 @@ def page(rows: list[dict[str, Any]]) -> list[str]:
     return table(header, cells)
 
 
+def gpu_page(rows: list[dict[str, Any]]) -> list[str]:
+    """The table of GPU times in docs/bounds.md, without the first call, which loads kernels."""
+    header = ("model", "norm", "method", "n", "chunk", "lower / upper: median", "least", "s per digit")
+    return table(header, [
+        (
+            row["model"], row["norm"], row["method"], row["n"], f"2^{row['chunk'].bit_length() - 1}",
+            f"{row['median']:.2f}", f"{row['least']:.2f}", f"{row['seconds_per_sample']:.2g}",
+        )
+        for row in rows[1:]
+    ])  # fmt: skip
+
+
 def relaxations() -> None:
     """The relaxations, on networks of several sizes."""
     names = ("784-20-10", "784-50-50-10", "two-conv", "interval")
