@@ -80,6 +80,15 @@ def test_a_new_figure_needs_a_record(copy: Path) -> None:
     assert faults() == ["docs/limits.md has 1 figures without a record, more than 0: see --list"]
 
 
+def test_only_records_of_the_past_can_be_listed_as_older(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "UNVERIFIED", copy / "unverified.json")
+    edit(verify.RECORDS / "core.json", lambda record: record["conditions"].update(date="2030-01-01"))
+    edit(verify.RECORDS / "choose.json", lambda record: record["conditions"].update(date="2026-11-14"))
+    (verify.RECORDS / "ablation.json").unlink()
+    verify.pin()
+    assert [fault.split(" ")[0] for fault in faults()] == ["benchmarks/records/core.json"]
+
+
 @pytest.mark.parametrize("name", STATED)
 def test_a_record_states_everything(name: str) -> None:
     record = seal({key: value for key, value in CONDITIONS.items() if key != name}, [1, 2])
@@ -98,6 +107,7 @@ def test_a_record_is_what_was_written() -> None:
 def test_expressions_see_records_and_little_else() -> None:
     records = verify.Records(rows=[{"a": 1, "b": 2}, {"a": 2, "b": 5}])
     assert verify.evaluate('row(rows, a=2)["b"] + max(each["b"] for each in rows)', records) == 10
+    assert verify.evaluate('trimmed(each["b"] for each in rows)', records) == 3.5
     with pytest.raises(KeyError):
         verify.evaluate("open", records)
     with pytest.raises(LookupError, match="0 rows"):
