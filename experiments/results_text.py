@@ -94,12 +94,11 @@ pairs with β by moves, ten starts: 30 / 60 / 87 of the last hundred).
     "cifar10": """
 MarginAttack beats DeepFool (ℓ2) and FGSM (ℓ∞) at every level, by about as much as in the paper. That it beats CW is not
 confirmed with the paper's settings, but with our defaults. With the paper's settings it is on a par with CW with 10
-searches: better at five of the eight levels and worse at three, by −0.6 to +0.7 points. Its margin is smaller than CW
-10's on 72 % of the correctly classified images, but by 0.3 % in the median, with a third of the passes. The paper's own
-gains here are 0.3 to 2.1 points.
+searches: better at five of the eight levels and worse at three, by −0.6 to +0.7 points, with a third of the passes. The
+paper's own gains here are 0.3 to 2.1 points.
 
-Our defaults beat CW with 10 searches at all eight levels, by 0.4 to 1.5 points, with a smaller margin on 86 % of the
-images and a 36th of the passes. At 15 and at 40 the gain may be chance (6 images are fooled by ours alone and 2 by CW
+Our defaults beat CW with 10 searches at all eight levels, by 0.4 to 1.5 points, with a 36th of the
+passes. At 15 and at 40 the gain may be chance (6 images are fooled by ours alone and 2 by CW
 alone, 11 and 5); at the other six levels a sign test gives p < 0.05. From 5 to 10 searches CW gains at most three
 images of 1,000 at a level.
 

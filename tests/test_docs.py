@@ -124,13 +124,3 @@ def test_links_between_pages_resolve() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), ROOT / "CHANGELOG.md"]:
         for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
-
-
-def test_bounds_md_shows_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    brackets, text = importlib.import_module("brackets"), (ROOT / "docs/bounds.md").read_text()
-    pages = {"brackets": brackets.page, "brackets-exact": brackets.page, "brackets-certified": brackets.certified_page}
-    for name, page in pages.items():
-        rows = json.loads((ROOT / f"benchmarks/records/{name}.json").read_text())["numbers"]
-        assert "\n".join(page(rows)) in text
-        assert not any(row.get("lower_above_attack") for row in rows)
