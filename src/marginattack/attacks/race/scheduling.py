@@ -65,6 +65,7 @@ def run_phases(problem: Problem, phases: Sequence[PlannedPhase], classes: Sequen
 
 def run_phase(problem: Problem, phase: PlannedPhase, classes: Sequence[Labels]) -> None:
     """Run one phase for all samples."""
+    problem.observer.mark(phase.name)
     x = start_points(problem, phase, problem.draws)
     if phase.target is None:
         problem.run(phase.move, phase.numbers, *phase.move.begin(problem, x))
