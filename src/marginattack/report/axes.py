@@ -11,7 +11,7 @@ from marginattack.report.series import Series
 
 BINS = 48  # of a histogram, about
 TICKS = 8  # of an axis in 1/255, at most
-PIXEL_STEPS = (*(m * 10.0**p for p in range(-4, 0) for m in (1, 2, 5)), 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+PIXEL_STEPS = (*(m * 10.0**p for p in range(-4, 0) for m in (1, 2, 5)), 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,13 @@ class MarginAxis:
         if not margins:
             return alt.Axis(labelExpr=self.text("datum.value / unit_scale"), tickCount=6, **options)
         ticks = alt.ExprRef(f"sequence(0, {self.limit * 1.0001} * unit_scale, {self.pixel_step} * unit_scale)")
+        return alt.Axis(values=ticks, labelExpr=self.text("datum.value / unit_scale"), **options)
+
+    def log_labels(self, **options: Any) -> alt.Axis:
+        """Return the ticks and labels of a logarithmic axis of distances."""
+        if not self.pixels:
+            return alt.Axis(format=".4~r", tickCount=6, **options)
+        ticks = alt.ExprRef(f"[{', '.join(f'{step:g} / 255 * unit_scale' for step in PIXEL_STEPS)}]")
         return alt.Axis(values=ticks, labelExpr=self.text("datum.value / unit_scale"), **options)
 
     def eps_grid(self) -> np.ndarray:

@@ -43,7 +43,7 @@ def draw_curve(view: View, log: bool = False) -> Chart:
     )
     base = base.transform_calculate(x="datum.eps * unit_scale", text=axis.text("datum.eps"))
     x = alt.X("x:Q", title=f"ε, {axis.symbol}", scale=margin_scale(axis, log=log),
-              axis=axis.labels(grid=False))  # fmt: skip
+              axis=axis.log_labels(grid=False) if log else axis.labels(grid=False))  # fmt: skip
     y = alt.Y("robust:Q", title="robust accuracy, %", scale=alt.Scale(domain=[0, 100]))
     band = base.mark_area(clip=True).encode(
         x, alt.Y("low:Q", title="robust accuracy, %"), alt.Y2("high:Q"), color=style["color"],
@@ -72,7 +72,8 @@ def draw_curve(view: View, log: bool = False) -> Chart:
     )  # fmt: skip
     sides = [certified, unknown, *([attacked] if len(view.group) == 1 else []), *ends] if bounded else [band]
     ruler = base.transform_filter(hover).mark_rule(strokeDash=[2, 3]).encode(x)
-    return alt.layer(*sides, line.add_params(legend), ruler, points.add_params(hover, click), *draw_pin(axis, label=True))
+    marks = line.add_params(legend), ruler, points.add_params(hover, click)
+    return alt.layer(*sides, *marks, *draw_pin(axis, label=True))
 
 
 def draw_histogram(view: View) -> Chart:
@@ -83,8 +84,10 @@ def draw_histogram(view: View) -> Chart:
         .transform_filter(enc.IN_SELECTED_CLASS)
         .transform_calculate(bin=f"max(0, ceil(datum.d / {width} - 1e-9) - 1)", side=enc.SIDE_OF_PIN)
         .transform_aggregate(count="sum(n)", groupby=["bin", "side"])
-        .transform_calculate(x=f"datum.bin * {width} * unit_scale", x2=f"(datum.bin + 1) * {width} * unit_scale",
-                             low=view.axis.text(f"datum.bin * {width}"), high=view.axis.text(f"(datum.bin + 1) * {width}"))
+        .transform_calculate(
+            x=f"datum.bin * {width} * unit_scale", x2=f"(datum.bin + 1) * {width} * unit_scale",
+            low=view.axis.text(f"datum.bin * {width}"), high=view.axis.text(f"(datum.bin + 1) * {width}"),
+        )
     )  # fmt: skip
     bars = binned.mark_bar(color=BLUE, clip=True, binSpacing=1).encode(
         margin_x(view.axis, bin="binned"), alt.X2("x2:Q"),
@@ -102,8 +105,9 @@ def draw_confidence(view: View) -> Chart:
     base = (
         selected_series(view, "rows")
         .transform_filter(f"{enc.IN_SELECTED_CLASS} && datum.d <= {axis.limit}")
-        .transform_calculate(y="datum.d * unit_scale", margin=axis.text("datum.d"), side=enc.SIDE_OF_PIN, confidence="format(1 - datum.u, '.5%')")
-    )
+        .transform_calculate(y="datum.d * unit_scale", margin=axis.text("datum.d"), side=enc.SIDE_OF_PIN,
+                             confidence="format(1 - datum.u, '.5%')")
+    )  # fmt: skip
     decades = [10.0**-k for k in range(11)]
     smallest = min(view.datasets["rows"].columns["u"], default=0.1)
     end = max((decade for decade in decades if decade <= smallest * 1.0001), default=decades[-1])
@@ -150,7 +154,7 @@ def draw_strips(view: View) -> Chart:
                          ("share_below:N", "below the pinned ε")),
     )  # fmt: skip
     once = base.transform_filter("datum.first == 1")
-    if len(view.shown) < len(view.classes):  # few samples each, and all near 0: only their medians, on a scale of their own
+    if len(view.shown) < len(view.classes):  # they have few samples, all near 0: medians, on a scale of their own
         return _draw_medians(view, once, y, click)
     quartiles = once.mark_rule(strokeWidth=1.5, clip=True).encode(alt.X("low:Q"), alt.X2("high:Q"), y)
     median = once.mark_tick(thickness=3, clip=True).encode(alt.X("median:Q"), y)
@@ -206,12 +210,12 @@ def draw_paired(view: View) -> Chart:
     first, others = view.series_names[0], view.series_names[1:]
     title = f"margin of {first}, {axis.symbol}"
     title = title if len(title) < MAX_TITLE else f"margin of the first run, {axis.symbol}"
-    scale, labels = _log_scale(view), axis.labels(margins=False, grid=False)
+    scale, labels = _log_scale(view), axis.log_labels(grid=False)
     legend = alt.Legend(title=None) if len(others) > 1 else None
     points = base.mark_point(filled=True, size=26, clip=True).encode(
         alt.X("x:Q", title=title, scale=scale, axis=labels),
         alt.Y("y:Q", title=f"margin of {others[0] if len(others) == 1 else 'the other run'}", scale=scale, axis=labels),
-        color=alt.Color("series:N", scale=alt.Scale(domain=others, range=list(PALETTE[1 : len(others) + 1])), legend=legend),
+        color=alt.Color("series:N", scale=alt.Scale(domain=others, range=list(PALETTE[1:])), legend=legend),
         shape=alt.Shape("series:N", scale=alt.Scale(domain=others), legend=legend),
         opacity=opacity_if("datum.change === 'same'", 0.4, 1.0),
         tooltip=tooltips(("name:N", "sample"), ("from:N", "class"), ("a_text:N", "margin, first run"),

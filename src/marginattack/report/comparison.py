@@ -9,7 +9,7 @@ import numpy as np
 from marginattack.analysis.statistics import PairedComparison, compare_paired
 from marginattack.errors import InputError
 from marginattack.report.series import Series, load_series
-from marginattack.report.text import DEFAULT_EPS
+from marginattack.report.text import default_levels
 from marginattack.storage.run_folder import RunFolder
 
 
@@ -40,7 +40,7 @@ def _compare_pair(a: Series, b: Series, eps: Sequence[float]) -> dict[str, Any] 
     paired = compare_series(a, b)
     if paired is None:
         return None
-    levels = np.array(eps or DEFAULT_EPS.get(a.norm, ()), float)
+    levels = np.array(eps or default_levels([a, b]), float)
     inputs = [{*zip(s.columns["input"].tolist(), s.columns["target"].tolist(), strict=True)} for s in (a, b)]
     robust = zip(levels.tolist(), a.robust_accuracy(levels), b.robust_accuracy(levels), strict=True)
     return {

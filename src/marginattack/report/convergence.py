@@ -77,7 +77,7 @@ def summarize_phases(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for phase in dict.fromkeys(span["phase"] for span in spans):
         mine = [span for span in spans if span["phase"] == phase]
         samples = {span["id"] for span in mine}
-        falls = {i: 1.0 for i in samples}
+        falls = dict.fromkeys(samples, 1.0)
         for span in mine:
             if span["before"]:
                 falls[span["id"]] *= span["after"] / span["before"]

@@ -90,7 +90,8 @@ def build_view(group: Sequence[Series], axis: MarginAxis, *, binned: bool) -> Vi
     names = {"series": [series.name for series in group], "from": classes, "to": classes, "move": moves}
     return View(
         norm=axis.norm, group=group, axis=axis, classes=classes, shown=[classes[i] for i in shown], binned=binned,
-        moves=moves, phased=bool(columns["spans"]["series"]), datasets={name: Dataset(columns=each, names=names) for name, each in columns.items()},
+        moves=moves, phased=bool(columns["spans"]["series"]),
+        datasets={name: Dataset(columns=each, names=names) for name, each in columns.items()},
     )  # fmt: skip
 
 

@@ -35,8 +35,9 @@ def parameters(view: View) -> list[alt.Parameter]:
     """Return the shared parameters with their initial values."""
     traced = view.datasets["trace"].columns["id"]
     pin = next(iter(view.axis.eps), None)
-    initial = {"unit_scale": view.axis.scale, "pin": pin, "pin_text": None, "selected_class": None, "series": view.series_names[0],
-               "class_order": "name" if len(view.classes) == len(view.shown) else "median", "sample": min(traced, default=None)}  # fmt: skip
+    order = "name" if len(view.classes) == len(view.shown) else "median"
+    initial = {"unit_scale": view.axis.scale, "pin": pin, "pin_text": None, "selected_class": None,
+               "series": view.series_names[0], "class_order": order, "sample": min(traced, default=None)}  # fmt: skip
     return [alt.param(name=name, value=value) for name, value in initial.items()]
 
 
@@ -64,7 +65,8 @@ def opacity_if(condition: Any, yes: float, no: float) -> Any:
 def draw_pin(axis: MarginAxis, channel: str = "x", *, label: bool = False) -> list[alt.Chart]:
     """Return the line at the pinned ε across the x or y axis, if there is one, with a label on request."""
     data = alt.Chart(alt.InlineData(values=[{}])).transform_filter("isValid(pin)")
-    data = data.transform_calculate(**{channel: "pin * unit_scale"}, text=f"'ε = ' + (isValid(pin_text) ? pin_text : {axis.text('pin')})")
+    typed = f"'ε = ' + (isValid(pin_text) ? pin_text : {axis.text('pin')})"
+    data = data.transform_calculate(**{channel: "pin * unit_scale"}, text=typed)
     line = data.mark_rule(strokeWidth=1.5, clip=True).encode(**{channel: f"{channel}:Q"})
     text = data.mark_text(align="left", dx=5, dy=4, baseline="top", fontWeight=600)
     return [line, text.encode(x="x:Q", y=alt.value(0), text="text:N")] if label else [line]

@@ -39,7 +39,7 @@ def is_fraction(value: float) -> bool:
 
 
 def choose_levels(margins: np.ndarray, *, pixels: bool = False) -> list[float]:
-    """Choose ε where the robust accuracy of these margins falls: round numbers near their quantiles, k/255 for pixels."""
+    """Choose ε where the robust accuracy falls: round numbers near quantiles of the margins, k/255 for pixels."""
     known = margins[np.isfinite(margins) & (margins > 0)]
     if not len(known):
         return []

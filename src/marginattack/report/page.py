@@ -106,6 +106,7 @@ def _pack_margins(series: Series) -> dict[str, Any]:
 
 def _pack_classes(view: View, panel: dict[str, Any]) -> dict[str, list[Any]]:
     """Pack the classes of each series for the search by name."""
+
     def digits(value: float) -> float | None:
         return float(f"{value:.4g}") if np.isfinite(value) else None
 
@@ -119,7 +120,7 @@ def _pack_pictures(panels: Sequence[dict[str, Any]]) -> dict[str, Any]:
     originals, pictures = {}, {}
     for sample in (s for panel in panels for d in panel["details"] for group in d["groups"] for s in group["samples"]):
         if picture := sample["picture"]:
-            originals[sample["input"]] = picture["original"] if "original" in picture else None
+            originals[sample["input"]] = picture.get("original")
             rest = {name: value for name, value in picture.items() if name != "original"}
             pictures[sample["key"]] = {**rest, "input": sample["input"]}
     return {"originals": originals, "pictures": pictures}

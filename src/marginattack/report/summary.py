@@ -72,7 +72,7 @@ def list_smallest(series: Series, count: int) -> list[dict[str, str | int | floa
 
 
 def find_unusual(series: Series) -> list[tuple[int, str]]:
-    """Return row and reason of samples with a margin far below their class's, by the robust z-score of its logarithm."""
+    """Return row and reason of samples with a margin far below their class's: a robust z-score of its logarithm."""
     from scipy.stats import median_abs_deviation
 
     label, distance = series.columns["label"], series.columns["distance"]

@@ -41,9 +41,9 @@ def _draw_phases(view: View, start: str, end: str, title: str) -> list[alt.Chart
     if not view.phased:
         return []
     spans = selected_series(view, "spans").transform_filter("datum.id === sample")
-    spans = spans.transform_calculate(middle=f"(datum.{start} + datum.{end}) / 2",
-                                      before_text=f"isValid(datum.before) ? {view.axis.text('datum.before')} : 'none'",
-                                      after_text=f"isValid(datum.after) ? {view.axis.text('datum.after')} : 'none'")  # fmt: skip
+    texts = {f"{when}_text": f"isValid(datum.{when}) ? {view.axis.text(f'datum.{when}')} : 'none'"
+             for when in ("before", "after")}  # fmt: skip
+    spans = spans.transform_calculate(middle=f"(datum.{start} + datum.{end}) / 2", **texts)
     phases = [name for name in view.moves if name in {*view.datasets["spans"].columns["phase"]}]
     colours = alt.Scale(domain=phases, range=[PALETTE[i % len(PALETTE)] for i in range(len(phases))])
     bands = spans.mark_rect(opacity=0.13).encode(
@@ -58,7 +58,8 @@ def _draw_phases(view: View, start: str, end: str, title: str) -> list[alt.Chart
 def _draw_queries(view: View, y: alt.Y) -> Chart:
     """Draw a value by query, over the phases, or with a mark for the move that led to each point."""
     base = selected_series(view, "trace").transform_filter("datum.id === sample")
-    base = base.transform_calculate(scaled_distance="datum.distance * unit_scale", text=view.axis.text("datum.distance"))
+    text = view.axis.text("datum.distance")
+    base = base.transform_calculate(scaled_distance="datum.distance * unit_scale", text=text)
     x = alt.X("query:Q", title="query", axis=alt.Axis(grid=False, tickMinStep=1))
     tooltip = tooltips(("move:N", "phase" if view.phased else "after"), ("query:Q", "query"), ("passes:Q", "passes"),
                        ("text:N", "distance"), ("c:Q", "constraint", ".3~r"))  # fmt: skip
