@@ -91,7 +91,7 @@ def fit_axis(group: Sequence[Series], eps: Sequence[float] = (), unit: float | i
     low, high = 0.1, 1.0  # where no adversarial example was found
     if len(found):
         low, high = float(found.min()), float(min(found.max() * 1.02, 2 * np.quantile(found, 0.95)))
-    pixels = group[0].norm == "linf" and all(series.eight_bit for series in group)
+    pixels = group[0].norm == "linf" and high <= 1 and all(series.eight_bit for series in group)
     whole = 255 if pixels else 1
     power = 10.0 ** np.floor(np.log10(whole * high / BINS))
     width = float(next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= whole * high / BINS * 0.999)) / whole

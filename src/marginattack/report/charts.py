@@ -41,7 +41,7 @@ def draw_curve(view: View, log: bool = False) -> Chart:
     base = alt.Chart(alt.NamedData(name=view.dataset_name("curve"))).transform_filter(
         f"datum.eps >= {start} && datum.eps <= {axis.limit}"
     )
-    base = base.transform_calculate(x="datum.eps * unit_scale", text=axis.text("datum.eps"))
+    base = base.transform_calculate(x="datum.eps * unit_scale", eps_text=axis.text("datum.eps"))
     x = alt.X("x:Q", title=f"ε, {axis.symbol}", scale=margin_scale(axis, log=log),
               axis=axis.log_labels(grid=False) if log else axis.labels(grid=False))  # fmt: skip
     y = alt.Y("robust:Q", title="robust accuracy, %", scale=alt.Scale(domain=[0, 100]))
@@ -54,12 +54,17 @@ def draw_curve(view: View, log: bool = False) -> Chart:
         dotted.encode(x, alt.Y(f"{end}:Q", title="robust accuracy, %"), color=style["color"]) for end in ("low", "high")
     ]
     line = base.mark_line(strokeWidth=2, clip=True).encode(x, y, **style, opacity=opacity_if(legend, 1.0, 0.12))
-    points = base.mark_point(size=60, filled=True).encode(
-        x, y, color=style["color"], opacity=opacity_if(hover, 1.0, 0.0),
-        tooltip=tooltips(("series:N", "run"), ("text:N", "ε"), ("robust:Q", "robust accuracy, %", ".1f"),
-                         ("low:Q", "95 % CI from", ".1f"), ("high:Q", "to", ".1f"),
-                         *([("certified:Q", "certified, %", ".1f")] if bounded else [])),
-    )  # fmt: skip
+    # The nearest point is found through Voronoi cells, whose datum is the point; their tooltips lose names otherwise.
+    fields = {"run": "row.series", "ε": "row.eps_text", "robust accuracy, %": "format(row.robust, '.1f')",
+              "95 % CI from": "format(row.low, '.1f')", "to": "format(row.high, '.1f')",
+              "certified, %": "isValid(row.certified) ? format(row.certified, '.1f') : '–'"}  # fmt: skip
+    fields = {title: value for title, value in fields.items() if bounded or title != "certified, %"}
+    tooltip = ", ".join(
+        f"'{title}': {value.replace('row', '(datum.datum || datum)')}" for title, value in fields.items()
+    )
+    points = base.mark_point(size=60, filled=True, tooltip=alt.ExprRef(f"{{{tooltip}}}")).encode(
+        x, y, color=style["color"], opacity=opacity_if(hover, 1.0, 0.0)
+    )
     known = base.transform_filter("isValid(datum.certified)").mark_area(clip=True)
     fade = [opacity_if(legend, share, 0.03) for share in (0.25, 0.2)]
     colour = style["color"] if len(view.group) > 1 else alt.value(GREEN)
