@@ -191,7 +191,7 @@
   const applyTheme = (name) => {
     state.theme = name;
     theme.textContent = name === "dark" ? "Light theme" : "Dark theme";
-    setTimeout(embedAll);
+    requestAnimationFrame(() => setTimeout(embedAll)); // the page first, then its charts
   };
   theme.addEventListener("click", () => {
     const name = state.theme === "dark" ? "light" : "dark";
