@@ -1,10 +1,12 @@
-"""Take the screenshots of the report for the documentation, from stored runs.
+r"""Take the screenshots of the report for the documentation, from stored runs.
 
-marginattack measure --model zoo:mnist-cnn --data samples:mnist --limit 100 --norm l2 --norm linf --out digits
-marginattack measure --model zoo:cifar10-resnet32 --data samples:cifar10 --norm l2 --norm linf --budget 40 --out plain
-marginattack measure --model zoo:cifar10-resnet32-adv --data samples:cifar10 --norm l2 --norm linf --budget 40 --out adv
-marginattack measure --model MODEL --data PHOTOS --classes imagenet --norm linf --budget 20 --out photos
-python experiments/screenshots.py digits plain adv photos
+marginattack measure --model zoo:mnist-cnn --data samples:mnist --limit 100 --norm l2 --norm linf --budget 200 \
+    --out digits
+marginattack measure --model zoo:cifar10-resnet32 --data samples:cifar10 --limit 60 --norm l2 --norm linf \
+    --budget 40 --out plain
+marginattack measure --model zoo:cifar10-resnet32-adv --data samples:cifar10 --limit 60 --norm l2 --norm linf \
+    --budget 40 --out adv
+python experiments/screenshots.py digits plain adv
 """
 
 import io
@@ -42,12 +44,12 @@ def save(tab: Page, name: str, section: str | None = None) -> None:
     small.save(IMAGES / f"{name}.png", optimize=True)
 
 
-def main(digits: str, plain: str, adversarial: str, photos: str) -> None:
+def main(digits: str, plain: str, adversarial: str) -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        pages = {name: Path(folder) / f"{name}.html" for name in ("digits", "compared", "photos")}
+        pages = {name: Path(folder) / f"{name}.html" for name in ("digits", "compared", "plain")}
         write_report([digits], pages["digits"])
         write_report([plain, adversarial], pages["compared"])
-        write_report([photos], pages["photos"])
+        write_report([plain], pages["plain"])
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--headless=new", "--no-sandbox"])
         tab = open_page(browser, pages["digits"], 1400, 1160, "light")
         for norm, level in (("l2", "1"), ("linf", "20/255")):
@@ -62,12 +64,12 @@ def main(digits: str, plain: str, adversarial: str, photos: str) -> None:
         tab = open_page(browser, pages["digits"], 1400, 1100, "dark")
         save(tab, "report-convergence-dark", "#convergence")
         save(open_page(browser, pages["compared"], 1400, 980, "light"), "report-compare", "#compare")
-        tab = open_page(browser, pages["photos"], 1200, 900, "light")
+        tab = open_page(browser, pages["plain"], 1400, 900, "light")
         save(tab, "report-samples", "#samples")
-        tab = open_page(browser, pages["photos"], 1050, 760, "dark")
+        tab = open_page(browser, pages["plain"], 1050, 760, "dark")
         tab.locator("#samples .name").nth(3).click()
         save(tab, "report-lightbox-dark")
-        save(open_page(browser, pages["photos"], 360, 900, "light"), "report-narrow")
+        save(open_page(browser, pages["digits"], 360, 900, "light"), "report-narrow")
         browser.close()
 
 

@@ -122,7 +122,7 @@ def test_default_levels_come_from_the_margins() -> None:
     margins = np.geomspace(0.0001, 0.004, 200)
     levels = choose_levels(margins, pixels=True)
     assert levels == [0.05 / 255, 0.2 / 255, 0.5 / 255]
-    shares = [(margins > level).mean() for level in choose_levels(100 * margins)]
+    shares = [(100 * margins > level).mean() for level in choose_levels(100 * margins)]
     assert 0.8 < shares[0] < 1
     assert 0 < shares[-1] < 0.2
     assert choose_levels(np.array([np.inf, 0.0])) == []

@@ -71,7 +71,7 @@ def check_boxes(page: "Page", width: int) -> None:
     for left, _, right, _ in page.evaluate(BOXES, ".panel, .card, .chart"):
         assert left >= 0
         assert right <= width
-    assert min(page.evaluate("[...report.views.values()].map(v => v.view.signal('width'))")) > 150
+    assert min(page.evaluate("[...report.views.values()].map(v => v.view.signal('width'))")) > 120
 
 
 def test_everything_has_a_text_alternative(browser: "Browser", real_page: Path) -> None:

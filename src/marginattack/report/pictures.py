@@ -47,7 +47,9 @@ def _make_image(series: Series, original: np.ndarray, adversarial: np.ndarray) -
     """The original and, in 8 bits around 128, the difference over its largest value."""
     difference = adversarial - original
     largest = float(np.abs(difference).max()) or 1.0
+    peak = float(np.abs(difference.mean(0)).max()) or largest  # of what the page shows first: the mean of the channels
     return {"kind": "image", "original": _encode(original), "largest": float(f"{largest:.4g}"),
+            "peak": float(f"{peak:.4g}"),
             "difference": _encode((128 + 127 * difference / largest) / 255, NOISE_QUALITY),
             "pixelated": max(original.shape[1:]) <= MAX_EXACT_SIDE}  # fmt: skip
 

@@ -30,7 +30,7 @@ def draw_progress(view: View) -> Chart:
     x = alt.X("passes:Q", title="passes (forwards + backwards)", axis=alt.Axis(grid=False, tickCount=8))
     lines = found.mark_line(interpolate="step-after", color=BLUE, strokeWidth=1.8).encode(
         x, margin_y(view.axis, "y:Q", "smallest distance so far", scale=alt.Scale(zero=False)),
-        detail="id:N", opacity=opacity_if("datum.id === sample", 1.0, 0.25),
+        detail="id:N", opacity=opacity_if("datum.id === sample", 1.0, 0.4),
         tooltip=tooltips(("id:Q", "sample"), ("passes:Q", "passes"), ("text:N", "smallest distance so far")),
     )  # fmt: skip
     return alt.layer(*_draw_phases(view, "p1", "p2", "passes (forwards + backwards)"), lines)

@@ -27,7 +27,7 @@
     const result = new ImageData(original.width, original.height);
     const [out, x, d] = [result.data, original.data, difference.data];
     const step = picture.largest / 127; // of the difference, in units of the pixel range
-    const amplified = (gain ?? 1 / picture.largest) * step;
+    const amplified = (gain ?? 1 / picture.peak) * step;
     for (let i = 0; i < out.length; i += 4) {
       out[i + 3] = 255;
       if (pane === "difference" && map === "diverging") {
@@ -148,7 +148,7 @@
     const image = picture.kind === "image";
     const make = () => (image ? document.createElement("canvas") : document.createElementNS("http://www.w3.org/2000/svg", "svg"));
     const [original, adversarial, difference] = [make(), make(), make()];
-    const full = image ? 1 / picture.largest : largestOf(page.originals[picture.input], picture.adversarial) / largestOf(picture.difference);
+    const full = image ? 1 / picture.peak : largestOf(page.originals[picture.input], picture.adversarial) / largestOf(picture.difference);
     const gain = setUpSlider(full);
     find("#map-label").hidden = !image;
     const paintAll = image ? paint : wave;
