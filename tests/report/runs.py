@@ -20,7 +20,9 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def real_run(path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str, ...] = ("l2", "linf")) -> Path:
+def real_run(
+    path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str, ...] = ("l2", "linf"), **change: Any
+) -> Path:
     """Measure bundled digits with the bundled network, as the command line does."""
     from marginattack.runs.run import run
     from marginattack.runs.settings import Settings
@@ -28,6 +30,7 @@ def real_run(path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str,
     settings = {
         "model": "zoo:mnist-cnn", "data": {"source": "samples:mnist", "limit": digits}, "norms": list(norms),
         "attacks": ["marginattack"], "attack": {"marginattack": {"moves": moves}}, "batch": 64,
+        **change,
     }  # fmt: skip
     run(
         Settings.model_validate(settings), path, progress=_silent, on_finding=lambda finding: None, ignore_findings=True
