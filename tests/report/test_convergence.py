@@ -1,5 +1,6 @@
 """What the page says about the way of an attack to its margins."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def test_phases_of_race_are_named_and_cover_its_passes(tmp_path: Path, monkeypat
         assert mine[0]["phase"] == "profile"
         assert [span["phase"] for span in mine][-2:] == ["polish", "closing"]
         assert mine[0]["p1"] == 0
-        assert all(a["p2"] == b["p1"] for a, b in zip(mine, mine[1:], strict=False))
+        assert all(a["p2"] == b["p1"] for a, b in pairwise(mine))
         assert mine[-1]["p2"] <= 60
         assert sum(span["first"] for span in mine) == 1
     table = summarize_phases(spans)

@@ -10,7 +10,11 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["report_fixtures"]
 
-PIXELS = """(canvas) => [...canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data]"""
+PIXELS = """(canvas) => {
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", {willReadFrequently: true});
+    copy.drawImage(canvas, 0, 0);
+    return [...copy.getImageData(0, 0, canvas.width, canvas.height).data];
+}"""
 PAINTED = "document.querySelectorAll('dialog canvas').length === 3 && document.querySelector('dialog canvas').width > 1"
 
 
