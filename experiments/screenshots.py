@@ -31,7 +31,7 @@ def open_page(browser: Browser, page: Path, width: int, height: int, scheme: str
     return tab
 
 
-def save(tab: Page, name: str, section: str | None = None) -> None:
+def save(tab: Page, name: str, section: str | None = None, *, exact: bool = False) -> None:
     """Save the screen, or the screen from a section on, with few colours for a small file."""
     if section is not None:
         tab.add_style_tag(
@@ -40,7 +40,8 @@ def save(tab: Page, name: str, section: str | None = None) -> None:
         tab.evaluate(f"document.querySelector('{section}').scrollIntoView()")
     tab.wait_for_timeout(800)
     image = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
-    small = image.quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    few = image.quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    small = image if exact else few
     small.save(IMAGES / f"{name}.png", optimize=True)
 
 
@@ -68,7 +69,7 @@ def main(digits: str, plain: str, adversarial: str) -> None:
         save(tab, "report-samples", "#samples")
         tab = open_page(browser, pages["plain"], 1050, 760, "dark")
         tab.locator("#samples .name").nth(3).click()
-        save(tab, "report-lightbox-dark")
+        save(tab, "report-lightbox-dark", exact=True)  # few colours would turn red into brown
         save(open_page(browser, pages["digits"], 360, 900, "light"), "report-narrow")
         browser.close()
 
