@@ -198,6 +198,7 @@ class Race(Attack):
         the step is small in every coordinate, so that slides can follow the boundary, lowers c and does not overshoot.
         Masked: the gradient there is nearly perpendicular to that at x₀, or the plane does not meet the box.
         """
+        problem.observer.mark("profile")
         c, g = problem.value_and_gradient(problem.x0)
         z = problem.norm.onto_plane(problem.x0, g, (1 + PAST) * c, problem.box)
         if problem.budget.remaining < 2:
@@ -216,6 +217,7 @@ class Race(Attack):
         """The classes whose tangent planes at x₀ are nearest, the nearest first; none for a targeted problem."""
         if problem.targeted or number < 1:
             return []
+        problem.observer.mark("scan")
         constraints = problem.class_constraints(problem.x0, most=self.classes_scanned(number, passes))
         lengths = []
         for _, c, g in constraints:
@@ -227,6 +229,7 @@ class Race(Attack):
 
     def close(self, problem: Problem, x: Points) -> None:
         """Query x₀ projected onto the tangent plane at x, and further past it: exact where the boundary is flat."""
+        problem.observer.mark("closing")
         c, g = problem.value_and_gradient(x)
         r = c + (g * (problem.x0 - x)).sum(1, keepdim=True)
         for past in CLOSING:

@@ -79,6 +79,7 @@ def run_phases(problem: Problem, phases: Sequence[PlannedPhase], classes: Sequen
 
 def run_phase(problem: Problem, phase: PlannedPhase, classes: Sequence[Labels]) -> None:
     """Run one phase for all samples."""
+    problem.observer.mark(phase.name)
     x, move = start_points(problem, phase, problem.draws), phase.move.aimed(problem)
     if phase.target is None:
         problem.run(move, phase.numbers, *move.begin(problem, x))
