@@ -1,9 +1,12 @@
-"""Hooks of mkdocs: pages link to files of the repository as on GitHub, and migration pages enter the navigation."""
+"""The site beyond mkdocs.yml: links to files of the repository, migration pages, equations of docstrings."""
 
 import logging
 import re
 from pathlib import Path
 from typing import Any
+
+import griffe
+from latex2mathml.converter import convert
 
 ROOT = Path(__file__).parents[1]
 log = logging.getLogger("mkdocs.hooks")
@@ -31,3 +34,24 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return f"]({config.repo_url}/blob/main/{path.relative_to(ROOT)}{match[2]})"
 
     return re.sub(r"\]\((\.\./[^)#]+)(#[^)]*|)\)", absolute, markdown)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Notebooks link to pages as on GitHub, ../bounds.md; mkdocs translates such links in Markdown files only."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    return re.sub(r'href="\.\./([\w-]+)\.md(#[^"]*|)"', r'href="../../\1/\2"', html)
+
+
+class Equations(griffe.Extension):
+    """Render ``.. math::`` and ``:math:`` of docstrings as MathML, which browsers show without scripts."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        """Replace the equations in the docstring of one object."""
+        if obj.docstring is not None:
+            text = re.sub(r"^\.\. math::((?: .+|\n    .+)+)", _block, obj.docstring.value, flags=re.MULTILINE)
+            obj.docstring.value = re.sub(r":math:`(.+?)`", lambda match: convert(match[1]), text)
+
+
+def _block(match: re.Match[str]) -> str:
+    return convert(" ".join(match[1].split()), display="block")
