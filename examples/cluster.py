@@ -1,8 +1,8 @@
 """A run that is distributed over a Ray cluster, survives lost workers, and is resumed by the same command.
 
-    python examples/cluster.py                          # a cluster on this machine
-    python examples/cluster.py --address auto           # an existing cluster; --out must be visible to all nodes
-    python examples/cluster.py --engine serial          # the same run without Ray, or the rest of it
+$ python examples/cluster.py                          # a cluster on this machine
+$ python examples/cluster.py --address auto           # an existing cluster; --out must be visible to all nodes
+$ python examples/cluster.py --engine serial          # the same run without Ray, or the rest of it
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main(words: Sequence[str] | None = None) -> ma.Margins:
     ray = ["--workers", given.workers, *(["--address", given.address] if given.address else [])]
     command = [
         sys.executable, "-m", "marginattack", "measure", "--model", "zoo:mnist-cnn", "--data", "samples:mnist",
-        "--limit", "16", "--shard", "8", "--norm", "linf", "--budget", "40", "--out", given.out,
+        "--limit", "8", "--shard", "4", "--norm", "linf", "--budget", "40", "--out", given.out,
         "--engine", given.engine, *(ray if given.engine == "ray" else []),
     ]  # fmt: skip
     subprocess.run(command, check=True)

@@ -1,6 +1,6 @@
 """Audit of an ONNX file: is it what it seems to be, how fragile is it, does it meet a requirement?
 
-    python examples/onnx_audit.py model.onnx test.npz    # arrays x and y
+$ python examples/onnx_audit.py model.onnx test.npz    # arrays x and y
 
 Without arguments, a small network is exported and audited. Exit code 1 if the model does not meet the requirement.
 """

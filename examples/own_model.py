@@ -1,6 +1,6 @@
 """Margins of your own model: replace ``make_model`` and ``load_data``.
 
-    python examples/own_model.py
+$ python examples/own_model.py
 """
 
 import torch
@@ -31,10 +31,10 @@ def train(model: nn.Module, images: Tensor, labels: Tensor) -> None:
 
 
 def main() -> ma.Margins:
-    """Measure the first 50 inputs and look at the most fragile ones."""
+    """Measure the first 20 inputs and look at the most fragile ones."""
     model, (images, labels) = make_model(), load_data()
     train(model, images, labels)
-    margins = ma.measure(model, images[:50], labels[:50], norm="linf", bounds=(0, 1), budget=200)
+    margins = ma.measure(model, images[:20], labels[:20], norm="linf", bounds=(0, 1), budget=100)
     print(margins)
     for eps in (0.01, 0.02, 0.05):
         print(f"robust accuracy at {eps}: {margins.robust_accuracy(eps):.0%}")

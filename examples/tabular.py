@@ -1,6 +1,6 @@
 """What must change for a decision to change? Tabular data: each feature has its unit, its bounds, or stays fixed.
 
-    python examples/tabular.py
+$ python examples/tabular.py
 """
 
 import torch

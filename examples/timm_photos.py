@@ -1,6 +1,6 @@
 """Margins of a timm model on a folder of photos.
 
-    python examples/timm_photos.py timm:resnet50 photos labels.csv
+$ python examples/timm_photos.py timm:resnet50 photos labels.csv
 
 ``labels.csv`` has the columns ``file`` and ``label`` (class indices). Without arguments, a tiny untrained network and
 bundled images show how it works.
@@ -28,7 +28,7 @@ def make_photos(folder: Path) -> tuple[str, str, str]:
     save_file(model.state_dict(), folder / "weights.safetensors")
     (folder / "photos").mkdir()
     rows = [("file", "label")]
-    for number, image in enumerate(samples("cifar10", 4)[0]):
+    for number, image in enumerate(samples("cifar10", 3)[0]):
         pixels = (255 * image).byte().permute(1, 2, 0).numpy()
         Image.fromarray(pixels).resize((200, 200)).save(folder / f"photos/{number}.png")
         rows.append((f"{number}.png", "0"))
@@ -44,7 +44,7 @@ def main(name: str, photos: str, labels: str) -> ma.Margins:
     images, classes = data.read(range(len(data)))
     if "test_resnet" in name:
         classes = model.module(images).argmax(1)  # an untrained network has no correct classes
-    margins = ma.measure(model.module, images, classes, norm="l2", budget=60)
+    margins = ma.measure(model.module, images, classes, norm="l2", budget=30)
     print(f"{name}, normalised with mean {model.preprocessing['mean']}")
     print(margins)
     for file, distance in zip(data.names or [], margins.distance.tolist(), strict=True):

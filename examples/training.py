@@ -1,6 +1,6 @@
 """Margins during training: a fixed subset is measured every few epochs.
 
-    python examples/training.py
+$ python examples/training.py
 """
 
 import torch

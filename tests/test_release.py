@@ -50,18 +50,18 @@ def test_the_index_accepts_the_files(dist: Path) -> None:
 def test_the_wheel_is_small_and_complete(wheel: Path) -> None:
     assert wheel.stat().st_size <= 3_000_000
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    assert {f"marginattack/{part}" for part in ("py.typed", "report/page.html.j2", "sources/samples/mnist.npz")} <= {*names}
-    assert [name for name in ZOO if f"marginattack/sources/zoo/{name}.safetensors" in names] == [
-        "cifar10-resnet32",
-        "cifar10-resnet32-adv",
-    ]
-    assert all(name.startswith("marginattack") for name in names)
+        names = [name.removeprefix("marginattack/") for name in archive.namelist()]
+    assert {"py.typed", "report/page.html.j2", "sources/samples/mnist.npz"} <= set(names)
+    weights = {name for name in ZOO if f"sources/zoo/{name}.safetensors" in names}
+    assert weights == {"cifar10-resnet32", "cifar10-resnet32-adv"}
+    assert not [name for name in names if name.startswith(("tests", "docs", "examples"))]
 
 
 def test_the_page_on_the_index_has_absolute_links_and_the_images_exist(wheel: Path) -> None:
     readme = str(metadata(wheel).get_payload())
-    targets = re.findall(r"\]\(([^)\s]+)", readme)
+    defined = dict(re.findall(r"^\[(.+?)\]: (\S+)$", readme, flags=re.MULTILINE))
+    assert set(re.findall(r"\]\[([^\]]+)\]", readme)) == set(defined)
+    targets = [*defined.values(), *re.findall(r"\]\(([^)\s]+)", readme)]
     assert len(targets) >= 10
     for target in targets:
         local = re.fullmatch(rf"{HOME}/(?:blob|tree|raw)/main/([^#]+)(#.+)?", target)

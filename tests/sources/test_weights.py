@@ -23,7 +23,6 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "release").mkdir()
 
 
-
 def test_weights_are_downloaded_once(tmp_path: Path) -> None:
     shutil.copy(FILE, tmp_path / "release")
     assert len(zoo(NAME).state_dict()) > 100
