@@ -8,22 +8,26 @@ from typing import Any
 import griffe
 from latex2mathml.converter import convert
 
+import marginattack as ma
+
 ROOT = Path(__file__).parents[1]
 log = logging.getLogger("mkdocs.hooks")
 
 
 def on_config(config: Any) -> Any:
-    """List the pages ``migrate-from-*.md`` under Migrate, or leave that section out."""
-    pages = sorted(path.name for path in Path(config.docs_dir).glob("migrate-from-*.md"))
-    sections = [section for section in config.nav if "Migrate" not in section]
-    if pages:
-        sections.insert(4, {"Migrate": pages})
-    config.nav = sections
+    """Put the pages that the navigation does not name into it: migrate-from-*.md under Migrate, others under Guides."""
+    named = set(re.findall(r"[\w/-]+\.md", str(config.nav)))
+    rest = sorted({path.name for path in Path(config.docs_dir).glob("*.md")} - named)
+    for section in config.nav:
+        section.get("Migrate", []).extend(name for name in rest if name.startswith("migrate-from-"))
+        if "Guides" in section:
+            section["Guides"].extend(name for name in rest if not name.startswith("migrate-from-"))
+    config.nav = [section for section in config.nav if section.get("Migrate") != []]
     return config
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Turn links that leave docs/, such as ../SECURITY.md, into links to the repository."""
+    """Turn links that leave docs/, such as ../SECURITY.md, into links to the repository; complete the reference."""
 
     def absolute(match: re.Match[str]) -> str:
         path = (Path(page.file.abs_src_path).parent / match[1]).resolve()
@@ -33,6 +37,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             log.warning("%s links to %s, which does not exist", page.file.src_uri, match[1])
         return f"]({config.repo_url}/blob/main/{path.relative_to(ROOT)}{match[2]})"
 
+    if page.file.src_uri == "reference.md":
+        missing = [name for name in ma.__all__ if not re.search(rf"(marginattack|ma)\.{name}\b", markdown)]
+        markdown += "".join(["\n## More\n" if missing else "", *(f"\n::: marginattack.{name}\n" for name in missing)])
     return re.sub(r"\]\((\.\./[^)#]+)(#[^)]*|)\)", absolute, markdown)
 
 
