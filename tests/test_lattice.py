@@ -15,7 +15,7 @@ from marginattack.runs.lattice import search_lattice
 def test_points_are_on_the_grid_and_adversarial(
     network: nn.Module, digits: tuple[Tensor, Tensor], norm: str, targeted: bool
 ) -> None:
-    images, labels = (each[:12] for each in digits)
+    images, labels = (each[:6] for each in digits)
     targets = (labels + 1) % 10 if targeted else None
     margins = ma.measure(network, images, labels, norm, attack=ma.MarginAttack(moves=40), targets=targets)
     with open_session(ma.Classifier(network)) as session:

@@ -38,7 +38,7 @@ def test_draws_belong_to_the_sample_whatever_the_batch(norm: str) -> None:
 
     together = measure(10, 10)
     assert together.success.all()
-    for batch, batch_size in [(1, 10), (7, 10), (10, 3), (7, 1)]:
+    for batch, batch_size in [(1, 10), (7, 3)]:
         other = measure(batch, batch_size)
         torch.testing.assert_close(other.distance, together.distance, rtol=1e-6, atol=0)
         assert other.forwards.equal(together.forwards)

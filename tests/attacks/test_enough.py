@@ -6,10 +6,14 @@ import pytest
 import standins
 import torch
 from models import inputs, smooth
+from problems import pose
 from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack import attacks
+from marginattack.attacks.race.phases import DESCENT, PlannedPhase
+from marginattack.attacks.race.scheduling import run_phase
+from marginattack.core.observation import Observation, Observer
 
 ATTACKS: dict[str, tuple[Any, int | None]] = {
     "Race": (None, 120),
@@ -63,6 +67,31 @@ def test_race_stops_after_a_fraction_of_the_passes_where_nothing_is_robust() -> 
     assert m.robust_accuracy(0.9) == 0
     assert (m.forwards + m.backwards).max() < 40
     assert "stopped at 0.9" in repr(m)
+
+
+class Distances(Observer):
+    """Of the queries since the first adversarial one."""
+
+    def __init__(self) -> None:
+        self.since: list[float] = []
+
+    def record(self, query: Observation) -> None:
+        if self.since or float(query.c) < 0:
+            self.since.append(float(query.distance))
+
+
+def test_a_descent_does_not_search_in_balls_that_are_smaller_than_what_is_enough() -> None:
+    model = smooth()
+    images, labels = inputs(model, n=1)
+    margin = float(ma.measure(model, images, labels, "l2", budget=200).distance)
+    phase = PlannedPhase("descend", DESCENT.move(ma.L2), DESCENT.numbers(40), "input")
+    shortest = []
+    for enough in (None, 0.97 * margin):
+        seen = Distances()
+        run_phase(pose(model, images, labels, budget=100, enough=enough, observer=seen), phase, ())
+        shortest.append(min(seen.since) / margin)
+    assert shortest[0] < 0.85
+    assert 0.95 < shortest[1] < 1
 
 
 @pytest.mark.parametrize("search", ["float32", "bf16"])

@@ -290,7 +290,7 @@ class Session:
         return Problem(
             evaluator, batch.images.shape[1:], x0, box, norm, goals,
             batch.targets is not None, Budget(len(x0), budget, device), incumbent(x0, box, norm),
-            Draws(seed, batch.ids, x0), observer or Observer(), enough and enough / EXTEND_TO[-1],
+            Draws(seed, batch.ids, x0), observer or Observer(), enough and enough / EXTEND_TO[0],
         )  # fmt: skip
 
     def solve(

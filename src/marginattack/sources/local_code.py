@@ -37,11 +37,14 @@ class LocalFinder(MetaPathFinder):
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}  # by name of the module
+        self.compiled = compiled_packages()
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Find a local module; None leaves it to the other finders."""
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or type(spec.loader) is not SourceFileLoader or not is_local(fullname, spec.origin):
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return None
+        if not is_local(fullname, spec.origin, self.compiled):
             return None
         spec.loader = Recorder(fullname, str(spec.origin), self.contents)
         return spec
@@ -56,7 +59,8 @@ def import_from(folder: Path) -> Iterator[dict[str, bytes]]:
     """
     finder, entry = LocalFinder(), str(folder)
     with LOCK:
-        before = {name: module for name, module in list(sys.modules.items()) if is_local(name, _file(module))}
+        loaded = list(sys.modules.items())
+        before = {name: module for name, module in loaded if is_local(name, _file(module), finder.compiled)}
         for name in before:
             del sys.modules[name]
         others, roots = set(sys.modules), {name.partition(".")[0] for name in before}
@@ -75,15 +79,21 @@ def import_from(folder: Path) -> Iterator[dict[str, bytes]]:
                 sys.path.remove(entry)
 
 
-def is_local(name: str, file: str | None) -> bool:
-    """Whether a module is a file of the user: not of Python, of an installed package, or of one with compiled parts."""
+def compiled_packages() -> set[str]:
+    """Return the packages with compiled parts among those imported: they cannot be imported twice."""
+    suffixes = tuple(EXTENSION_SUFFIXES)
+    loaded = list(sys.modules.items())
+    return {
+        name.partition(".")[0] for name, module in loaded if "." in name and (_file(module) or "").endswith(suffixes)
+    }
+
+
+def is_local(name: str, file: str | None, compiled: set[str]) -> bool:
+    """Whether a module is a file of the user: not of Python, of an installed package, or of a compiled one."""
     root = name.partition(".")[0]
-    if file is None or not os.path.isabs(file) or root in (PACKAGE, "__main__"):
+    if file is None or not os.path.isabs(file) or root in (PACKAGE, "__main__") or root in compiled:
         return False
-    if _is_installed(file) or _is_installed(os.path.realpath(file)):
-        return False
-    parts = [_file(part) or "" for key, part in list(sys.modules.items()) if key.startswith(f"{root}.")]
-    return not any(part.endswith(tuple(EXTENSION_SUFFIXES)) for part in parts)  # it could not be imported twice
+    return not _is_installed(file) and not _is_installed(os.path.realpath(file))
 
 
 def _is_installed(file: str) -> bool:

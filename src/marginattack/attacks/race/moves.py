@@ -16,7 +16,7 @@ radius ρ, whether an adversarial point was found, and the radius that contains 
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -29,6 +29,7 @@ from marginattack.core.problem import Problem, Step
 from marginattack.core.types import Points, Scalars, State
 
 TINY = 1e-30
+INSIDE = 0.9999  # of a distance that is enough: a ball whose points are within it in spite of rounding
 
 
 class Move(Step):
@@ -39,6 +40,10 @@ class Move(Step):
     @abstractmethod
     def begin(self, problem: Problem, x: Points) -> State:
         """The state of samples that start at x."""
+
+    def aimed(self, problem: Problem) -> "Move":
+        """The move for a problem in which some distance is enough: itself, unless it can make use of that."""
+        return self
 
 
 class GradientMove(Move):
@@ -58,12 +63,18 @@ class Descent(GradientMove):
     """A descent in balls of ``norm``; the plan holds η, γ and a.
 
     ``memory`` is the weight of earlier gradients. A ball in which nothing was found yet grows by ``growth``. ρ begins
-    at ‖x − x₀‖ or, at x₀, at the distance of the tangent plane.
+    at ‖x − x₀‖ or, at x₀, at the distance of the tangent plane, and does not fall below ``smallest``.
     """
 
     norm: Norm
     memory: float
     growth: float
+    smallest: float = 0.0
+
+    def aimed(self, problem: Problem) -> Move:
+        if problem.enough is None or self.norm != problem.norm:
+            return self
+        return replace(self, smallest=INSIDE * problem.enough)
 
     def begin(self, problem: Problem, x: Points) -> State:
         x0 = problem.x0
@@ -72,6 +83,11 @@ class Descent(GradientMove):
 
     def move(self, problem: Problem, numbers: Tensor, c: Tensor, g: Tensor, *state: Tensor) -> State:
         x, v, ball = state
+        if self.smallest:
+            least = self.smallest / torch.minimum(ball[:, :1], self.norm.size(x - problem.x0)).clamp(min=TINY)
+            eta, gamma, a = numbers.expand(len(x), -1).split(1, dim=1)
+            gamma = torch.where(c < 0, torch.minimum(gamma, (1 - least).clamp(min=0)), gamma)
+            numbers = torch.cat([eta, gamma, a], dim=1)
         after: State = descend(
             self.norm, x, v, ball, numbers, c, g, problem.x0, problem.box, memory=self.memory, growth=self.growth
         )
@@ -105,7 +121,8 @@ def descend(
 class Slide(GradientMove):
     """Restoration r and projection p from one gradient, averaged with earlier ones: x⁺ = r + β (p − r).
 
-    The plan holds β, how far past the plane r lies as a share of the distance, and the weight of earlier gradients.
+    The plan holds β, how far past the plane r lies as a share of the distance (at x₀, of that of the plane), and the
+    weight of earlier gradients.
     """
 
     def begin(self, problem: Problem, x: Points) -> State:
@@ -116,7 +133,9 @@ class Slide(GradientMove):
         x0, norm, box = problem.x0, problem.norm, problem.box
         length = L2.size(g).clamp(min=TINY)
         v = average * v + (1 - average) * g / length
-        r = c / length + past * norm.size(x - x0) * norm.dual(v)
+        size = norm.size(x - x0)
+        size = torch.where(size > 0, size, c.abs() / norm.dual(g).clamp(min=TINY))
+        r = c / length + past * size * norm.dual(v)
         z = norm.onto_plane(x, v, r, box)
         p = norm.onto_plane(x0, v, (v * (x0 - z)).sum(1, keepdim=True), box)
         return box.clamp(z + beta * (p - z)), v, ball

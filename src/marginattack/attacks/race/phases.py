@@ -22,7 +22,6 @@ SHORT = 200  # passes, below which the short tables apply
 PASSES_PER_START = 200  # each pay for one more start
 CLOSING = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the tangent plane the last points lie, as shares of the distance
 CLOSING_PASSES = 2 + len(CLOSING)
-
 FLIP_PASSES = 2  # a forward and a backward for the direction of a start in feature space
 
 Start: TypeAlias = Literal["input", "incumbent", "random", "flip"]
@@ -76,10 +75,11 @@ class CornersRule:
 
     pulse: Schedule = Cosine(0.25, 0.01)  # γ
     memory: float = 0.7
+    growth: float = 1.0
 
     def move(self, norm: Norm) -> Move:
         """The step."""
-        return TopCorners()
+        return TopCorners(self.growth)
 
     def numbers(self, steps: int) -> Numbers:
         """γ and the weight of earlier gradients, of each step."""
@@ -144,7 +144,8 @@ class Phase:
 
     A phase is run once, once per followed class ("class", targeted at it), once per extra start ("start", which
     alternates between the rules and starts that are named), or once with that many times its weight ("budget"). In a
-    polish the weight is the share of the passes that are left.
+    polish the weight is the share of the passes that are left. A phase with ``scouted`` is only for norms that have a
+    scout norm (True) or that have none (False), one with ``least_starts`` only for budgets with as many extra starts.
     """
 
     name: str
@@ -152,6 +153,8 @@ class Phase:
     start: Start | tuple[Start, ...]
     weight: float
     per: Literal["once", "class", "start", "budget"] = "once"
+    scouted: bool | None = None
+    least_starts: int = 0
 
     def start_of(self, rank: int) -> Start:
         """Where its run of this rank begins."""
@@ -212,26 +215,32 @@ REFINEMENT = DescentRule(step=Cosine(0.3, 0.01), pulse=Cosine(0.05, 0.001), warm
 
 SLIDE = SlideRule()
 FLAT_SLIDE = SlideRule(beta=Cosine(1.0, 0.01), average=0.0)  # where the tangent plane can be trusted
-CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), average=0.0)
+CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02))
 SHORT_CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), past=Geometric(0.1, 0.02), average=0.0)
+
+POLISH = (Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
+FLAT_POLISH = (Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
 
 CURVED = Profile(
     "CURVED",
     short=Table(
-        search=(Phase("descend", SLOW_DESCENT, "input", 1.0),),
-        polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
-        polish_weight=0.1,
+        search=(
+            Phase("target", SHORT_CLASS_SLIDE, "input", 0.2, per="class"),
+            Phase("descend", SLOW_DESCENT, "input", 1.0),
+        ),
+        polish=POLISH,
+        polish_weight=0.3,
     ),
     long=Table(
         search=(
-            Phase("scout", SCOUT, "input", 0.45),
-            Phase("scout", SLIDE, "incumbent", 0.55),
+            Phase("scout", SCOUT, "input", 0.45, scouted=True),
+            Phase("scout", SLIDE, "incumbent", 0.55, scouted=True),
             Phase("descend", DESCENT, "input", 1.0),
             Phase("target", DESCENT, "input", 0.4, per="class"),
-            Phase("restart", DESCENT, ("random", "flip", "random"), 0.25, per="start"),
-            Phase("propose", PROPOSALS, "incumbent", 0.1, per="budget"),
+            Phase("restart", DESCENT, ("random", "flip", "random"), 0.25, per="start", least_starts=3),
+            Phase("propose", PROPOSALS, "incumbent", 0.1, per="budget", scouted=False),
         ),
-        polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
+        polish=POLISH,
         polish_weight=1.0,
     ),
 )
@@ -240,54 +249,48 @@ NEAR_LINEAR = Profile(
     "NEAR_LINEAR",
     short=Table(
         search=(Phase("target", SHORT_CLASS_SLIDE, "input", 0.4, per="class"),),
-        polish=(Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
+        polish=FLAT_POLISH,
         polish_weight=1.2,
         fallback=Phase("descend", SLOW_DESCENT, "input", 1 / 1.2),
         extra_classes=1,
     ),
     long=Table(
         search=(
-            Phase("scout", SCOUT, "input", 0.45),
-            Phase("scout", FLAT_SLIDE, "incumbent", 0.55),
+            Phase("scout", SCOUT, "input", 0.45, scouted=True),
+            Phase("scout", FLAT_SLIDE, "incumbent", 0.55, scouted=True),
             Phase("descend", DESCENT, "input", 0.5),
             Phase("target", CLASS_SLIDE, "input", 0.4, per="class"),
-            Phase("restart", DESCENT, ("flip", "random"), 0.25, per="start"),
-            Phase("restart", CLASS_SLIDE, "flip", 0.1, per="start"),
+            Phase("restart", DESCENT, ("flip", "random"), 0.25, per="start", least_starts=3),
+            Phase("restart", CLASS_SLIDE, "flip", 0.1, per="start", least_starts=3),
         ),
-        polish=(Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
+        polish=FLAT_POLISH,
         polish_weight=2.0,
     ),
 )
 
 MASKED = Profile(
     "MASKED",
-    short=Table(
-        search=(Phase("restart", BOLD_DESCENT, "random", 1.0),),
-        polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
-        polish_weight=0.1,
-    ),
+    short=Table(search=(Phase("restart", BOLD_DESCENT, "random", 1.0),), polish=POLISH, polish_weight=0.1),
     long=Table(
         search=(
             Phase("descend", DESCENT, "input", 0.6),
             Phase("target", DESCENT, "input", 0.2, per="class"),
             *2 * (Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),),  # twice as many as elsewhere
-            Phase("propose", PROPOSALS, "incumbent", 0.4, per="budget"),
+            Phase("propose", PROPOSALS, "incumbent", 0.4, per="budget", scouted=False),
         ),
-        polish=(Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0)),
+        polish=POLISH,
         polish_weight=0.4,
     ),
 )
 
 CORNERS, SMOOTHED, PRUNING = CornersRule(), SmoothedRule(), PruningRule()
+FAST_CORNERS = CornersRule(growth=3.0)  # for few steps
 BOLD_CORNERS = CornersRule(pulse=Cosine(0.4, 0.1))
+PRUNE = (Phase("prune", PRUNING, "incumbent", 1.0),)
 
 SPARSE = Profile(
     "SPARSE",
-    short=Table(
-        search=(Phase("corners", CORNERS, "input", 1.0),),
-        polish=(Phase("prune", PRUNING, "incumbent", 1.0),),
-        polish_weight=0.4,
-    ),
+    short=Table(search=(Phase("corners", FAST_CORNERS, "input", 1.0),), polish=PRUNE, polish_weight=0.4),
     long=Table(
         search=(
             Phase("corners", CORNERS, "input", 0.5),
@@ -295,14 +298,16 @@ SPARSE = Profile(
             Phase("target", CORNERS, "input", 0.3, per="class"),
             Phase("restart", (CORNERS, SMOOTHED), "random", 0.4, per="start"),
         ),
-        polish=(Phase("prune", PRUNING, "incumbent", 1.0),),
+        polish=PRUNE,
         polish_weight=0.5,
     ),
 )
 
+FAR_CORNERS = (Phase("restart", BOLD_CORNERS, "random", 1.0), Phase("smooth", SMOOTHED, "incumbent", 1.0))
+
 MASKED_SPARSE = Profile(
     "MASKED_SPARSE",
-    short=replace(SPARSE.short, search=(Phase("restart", BOLD_CORNERS, "random", 1.0),)),
+    short=replace(SPARSE.short, search=FAR_CORNERS),
     long=replace(SPARSE.long, search=tuple(phase for phase in SPARSE.long.search if phase.name != "target")),
 )
 
@@ -311,9 +316,8 @@ MASKED_SPARSE = Profile(
 class PlannedPhase:
     """A phase with its steps: a move, its numbers, and the rank of the class that it is targeted at.
 
-    ``layer`` is the hidden layer, counted from the last one, whose units a "flip" changes.
-
-    Samples that have found nothing so far run the ``fallback``, if there is one, instead of this and all later phases.
+    ``layer`` is the hidden layer, counted from the last one, whose units a "flip" changes. Samples that have found
+    nothing so far run the ``fallback``, if there is one, instead of this and all later phases.
     """
 
     name: str
@@ -337,8 +341,8 @@ class PlannedPhase:
 
 def plan_search(table: Table, norm: Norm, passes: int, classes: int, starts: int) -> list[PlannedPhase]:
     """The search phases, given the passes for search and polish and how many classes and extra starts there are."""
-    absent = "propose" if norm.scout_norm else "scout"
-    phases = [phase for phase in table.search if phase.name != absent]
+    scouted = norm.scout_norm is not None
+    phases = [p for p in table.search if p.scouted in (None, scouted) and p.least_starts <= starts]
     times = {"once": 1, "class": classes, "start": starts, "budget": starts}
     weights = sum(times[phase.per] * phase.weight for phase in phases) + table.polish_weight
     passes_per_weight = passes / (weights or 1)

@@ -27,13 +27,14 @@ from marginattack.attacks.race.phases import (
     truncate,
 )
 from marginattack.attacks.race.scheduling import incumbent_or_random, run_groups
-from marginattack.core.norms import L2, Norm, as_norm
+from marginattack.core.norms import L2, LINF, Norm, as_norm
 from marginattack.core.problem import Problem
 from marginattack.core.types import Labels, Mask, Points
 from marginattack.errors import InputError
 
 PERPENDICULAR = 0.2  # a cosine below which gradients tell nothing about each other
-FAR = 0.05  # of the way to the farthest point of the box
+NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
+PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
 
 
@@ -45,9 +46,9 @@ class Race(Attack):
     The phases are data: the tables in ``attacks/race/phases.py``, one per profile and budget class;
     ``print(Race().plan(norm="l2", budget=400))`` shows them with their passes. A sample's profile is near-linear
     where a step to the tangent plane of x₀ leaves less than ``trust`` of c, and a gradient whose cosine with that at x₀
-    is above 1 − ``trust``; masked where that plane is far and the gradients are nearly perpendicular; else curved.
-    Where the norm counts coordinates (ℓ0) there are two profiles of its own, unless a bound is infinite.
-    docs/method.md describes each phase.
+    is above 1 − ``trust``, or where that plane is next to x₀; masked where it is far and the gradients are nearly
+    perpendicular; else curved. Where the norm counts coordinates (ℓ0) there are two profiles of its own, unless a bound
+    is infinite. docs/method.md describes each phase.
 
     Args:
         passes: What is spent where no budget is given; a budget is spent as a whole.
@@ -184,17 +185,22 @@ class Race(Attack):
     def classify(self, problem: Problem) -> tuple[Mask, Mask]:
         """Which samples are near-linear, and which masked.
 
-        Near-linear: a step to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns.
+        Near-linear: a step to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns; or
+        the step is small in every coordinate, so that slides can follow the boundary, lowers c and does not overshoot.
         Masked: the gradient there is nearly perpendicular to that at x₀, or the plane does not meet the box.
         """
         c, g = problem.value_and_gradient(problem.x0)
-        z = problem.norm.onto_plane(problem.x0, g, c, problem.box)
+        z = problem.norm.onto_plane(problem.x0, g, (1 + PAST) * c, problem.box)
         if problem.budget.remaining < 2:
             problem.value(z)
         c_z, g_z = problem.value_and_gradient(z)
         cosine = (L2.steepest(g) * L2.steepest(g_z)).sum(1, keepdim=True)
-        near_linear = (c_z.abs() < self.trust * c) & (cosine > 1 - self.trust)
-        far = L2.size(z - problem.x0) > FAR * L2.size(problem.box.farthest(problem.x0))
+        moved, farthest = z - problem.x0, problem.box.farthest(problem.x0)
+        widest = LINF.size(farthest)
+        near = (c_z < c) & torch.isfinite(widest) & (LINF.size(moved) < self.trust * NEAR * widest)
+        flat = (c_z < self.trust * c) & (cosine > 1 - self.trust)
+        near_linear = (c_z > -self.trust * c) & (flat | near)
+        far = L2.size(moved) > FAR * L2.size(farthest)
         return near_linear[:, 0], (~near_linear & (cosine < PERPENDICULAR) & far)[:, 0]
 
     def nearest_classes(self, problem: Problem, number: int, passes: int) -> list[Labels]:

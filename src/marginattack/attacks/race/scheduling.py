@@ -65,12 +65,12 @@ def run_phases(problem: Problem, phases: Sequence[PlannedPhase], classes: Sequen
 
 def run_phase(problem: Problem, phase: PlannedPhase, classes: Sequence[Labels]) -> None:
     """Run one phase for all samples."""
-    x = start_points(problem, phase, problem.draws)
+    x, move = start_points(problem, phase, problem.draws), phase.move.aimed(problem)
     if phase.target is None:
-        problem.run(phase.move, phase.numbers, *phase.move.begin(problem, x))
+        problem.run(move, phase.numbers, *move.begin(problem, x))
         return
     with problem.subproblem(targets=classes[phase.target]) as part:
-        part.run(phase.move, phase.numbers, *phase.move.begin(part, x))
+        part.run(move, phase.numbers, *move.begin(part, x))
 
 
 def start_points(problem: Problem, phase: PlannedPhase, draws: Draws) -> Points:

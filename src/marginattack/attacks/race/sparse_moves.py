@@ -36,7 +36,7 @@ class TopCorners(GradientMove):
     grows by ``growth``.
     """
 
-    growth: float = 0.3
+    growth: float
 
     def begin(self, problem: Problem, x: Points) -> State:
         zero = torch.zeros_like(x)
