@@ -6,8 +6,8 @@ r"""The default attack under somebody else's counting: AttackBench (PyPI: attack
 AttackBench wraps the network, counts the propagations of each sample, answers none beyond the budget, and keeps the
 nearest adversarial point that it saw itself. Its attacks have the settings with which it publishes them: its
 preconfigured ones, and those of adv-lib in its configurations. Local optimality is its own function, relative to the
-attacks that are run. wandb, which its runner imports to look for stored results, is replaced by a stub where it is
-missing, and so is torchvision, from which it takes data sets.
+attacks that are run. The record keeps the rows of other norms. wandb, which its runner imports to look for stored
+results, is replaced by a stub where it is missing, and so is torchvision, from which it takes data sets.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from networks import network
-from record import DEVICE, correct_samples, write
+from record import DEVICE, RECORDS, correct_samples, read, write
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -131,12 +131,19 @@ def main() -> None:
     stub_missing("wandb", "torchvision", "torchvision.transforms", "torchvision.datasets")
     load_advlib()
     rows = [row for norm in options.norms for row in evaluate(options.model, norm, options.samples, options.budget)]
-    header = ("norm", "attack", "local optimality", "success", "median", "queries", "most", "seconds")
-    print("\n".join(table(header, [
-        (r["norm"], r["attack"], f"{r['optimality']:.4f}", f"{r['success']:.1%}", f"{r['median']:.4g}",
-         f"{r['queries']:.0f}", r["most"], r["seconds"]) for r in rows
-    ])))  # fmt: skip
+    print("\n".join(format_table(rows)))
+    known = read(RECORDS / "attackbench.json")[1]["rows"] if (RECORDS / "attackbench.json").exists() else []
+    rows += [row for row in known if row["norm"] not in options.norms]
     write("attackbench", {"model": options.model, "budget": options.budget, "rows": rows})
+
+
+def format_table(rows: list[dict[str, Any]]) -> list[str]:
+    """The rows in Markdown."""
+    header = ("norm", "attack", "n", "local optimality", "success", "median", "queries", "most", "seconds")
+    return table(header, [
+        (r["norm"], r["attack"], r["n"], f"{r['optimality']:.4f}", f"{r['success']:.1%}", f"{r['median']:.4g}",
+         f"{r['queries']:.0f}", r["most"], r["seconds"]) for r in rows
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from marginattack.sources.data import samples
 
 MARGINS = "exact-margins"
 BUDGETS = (100, 400, 2000, 10_000)
-NORMS = {"linf": 14, "l1": 5}  # digits per network
+NORMS = {"linf": 14, "l1": 5}  # digits per network, unless --digits says so
 
 
 def digits(name: str, count: int) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
@@ -68,13 +68,14 @@ def solve_digits(names: list[str], options: argparse.Namespace) -> None:
     if options.retry:
         rows = [row for row in rows if row["exact"] or row["network"] not in names or row["norm"] not in options.norms]
     known = {(row["network"], row["norm"], row["digit"]) for row in rows}
-    order = {name: digits(name, max(NORMS.values()))[1].tolist() for name in names}
+    counts = {norm: options.digits or NORMS[norm] for norm in options.norms}
+    order = {name: digits(name, max(counts.values()))[1].tolist() for name in names}
     tasks = [
         (name, norm, place, options.seconds)
-        for place in range(max(NORMS.values()))
+        for place in range(max(counts.values()))
         for norm in options.norms
         for name in names
-        if place < NORMS[norm] and (name, norm, order[name][place]) not in known
+        if place < counts[norm] and (name, norm, order[name][place]) not in known
     ]
     deadline = time.monotonic() + 60 * options.minutes
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
@@ -130,13 +131,18 @@ def race(names: list[str], budgets: list[int]) -> None:
     """Compare at every budget; write the record if all networks took part."""
     cells = measure([row for row in solved() if row["network"] in names], budgets)
     rows = summarise(cells, budgets)
-    header = ("group", "passes", "n", "unsolved", "mean excess", "within 0.1 %", "worst", "least")
-    print("\n".join(table(header, [
-        (r["group"], r["budget"], r["n"], r["unsolved"], f"{r['mean']:.3%}", f"{r['exact']:.1%}", f"{r['worst']:.2%}",
-         f"{r['least']:.3%}") for r in rows
-    ])))  # fmt: skip
+    print("\n".join(format_table(rows)))
     if set(names) == set(SMALL):
         write("exact", {"gap": GAP, "summary": rows, "cells": cells})
+
+
+def format_table(rows: list[dict[str, Any]]) -> list[str]:
+    """The summary in Markdown."""
+    header = ("group", "passes", "n", "unsolved", "mean excess", "within 0.1 %", "worst", "least")
+    return table(header, [
+        (r["group"], f"{r['budget']:,}", r["n"], r["unsolved"], f"{r['mean']:.3%}", f"{r['exact']:.1%}",
+         f"{r['worst']:.2%}", f"{r['least']:.3%}") for r in rows
+    ])  # fmt: skip
 
 
 def main() -> None:
@@ -146,6 +152,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=[""], metavar="WORD")
     parser.add_argument("--norms", nargs="+", default=list(NORMS), choices=list(NORMS), help="to solve")
     parser.add_argument("--budgets", nargs="+", type=int, default=list(BUDGETS))
+    parser.add_argument("--digits", type=int, help="to solve, per network and norm")
     parser.add_argument("--retry", action="store_true", help="solve what was not solved in time, too")
     parser.add_argument("--seconds", type=float, default=60, help="per digit")
     parser.add_argument("--minutes", type=float, default=25, help="in all")

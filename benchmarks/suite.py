@@ -4,11 +4,13 @@ r"""Compare all attacks on models × norms × budgets, counted and verified alik
         [--models mnist-cnn …] [--norms l2 linf l1 l0] [--processes 12] [--minutes 9] [--long]
     python benchmarks/suite.py --merge FOLDER   # the results of another machine into benchmarks/records
 
-Every result is a file below ``--work``, so an interrupted run resumes where it stopped; what matters most is run first,
-so a run that ``--minutes`` ends is worth as much as it can be. Distances of all samples go to suite.parquet and
+Every result is a file below ``--work``, so an interrupted run resumes where it stopped; cells that benchmarks/records
+holds, of the same weights and samples, are not run again unless ``--rerun WORD`` names their attack. What matters
+most is run first, and the longest cells of a stage before the others, so a run that ``--minutes`` ends is worth as
+much as it can be; cells that it interrupts are not kept. Distances of all samples go to suite.parquet and
 suite-curves.parquet in ``--out`` ($OUT, or benchmarks/records with the records), every minute and at the end. The best
-distances of a sample are over everything that was ever run on it. ``--rerun`` runs cells again; ``--model NAME=SOURCE``
-adds a model that ``marginattack measure --model`` opens; the part of NAME before its first dash is its data set.
+distances of a sample are over everything that was ever run on it. ``--model NAME=SOURCE`` adds a model that
+``marginattack measure --model`` opens; the part of NAME before its first dash is its data set.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from overall import OURS, is_baseline
 from record import CUDA, DEVICE, RECORDS
 from suite_cells import Cell, folder, models, prepare, run_cell
 from suite_results import (
+    Results,
     make_record,
     merge,
     read_failures,
@@ -94,8 +97,9 @@ def stages(norm: str, names: list[str], budgets: list[int], *, long: bool) -> It
         yield from ((7, name, LONG, 0) for name in (OURS, *(f"{RANKED}{rank}" for rank in (1, 2))))
 
 
-def plan(options: argparse.Namespace) -> list[Task]:
-    """All tasks, the most important first."""
+def plan(options: argparse.Namespace, known: Results | None = None) -> list[Task]:
+    """All tasks, the most important first, then the longest, going by the seconds of known results."""
+    rates = {key[:3]: each.trial.seconds / key[3] for key, each in (known or {}).items() if key[3]}
     tasks = []
     for norm in options.norms:
         for model in options.models:
@@ -105,14 +109,34 @@ def plan(options: argparse.Namespace) -> list[Task]:
                 n = options.samples if budget < FEWER_FROM else min(options.samples, options.fewer)
                 tasks.append(Task(stage, model, norm, Cell(name, budget, seed, n)))
     place = {model: k for k, model in enumerate(options.models)}
-    return sorted(tasks, key=lambda task: (task.stage, task.cell.budget, place[task.model]))
+
+    def order(task: Task) -> tuple[float, ...]:
+        rate = rates.get((task.model, task.norm, task.cell.attack), 0.0)
+        return task.stage, task.cell.budget, -rate, place[task.model]
+
+    return sorted(tasks, key=order)
+
+
+def missing(tasks: list[Task], known: Results, options: argparse.Namespace) -> list[Task]:
+    """The tasks without a known result of the same weights and samples, and those of attacks to run again."""
+
+    def is_known(task: Task) -> bool:
+        model, norm, cell = task.model, task.norm, task.cell
+        found = known.get((model, norm, cell.attack, cell.budget, cell.seed))
+        if found is None or found.about["cut"] or any(word in cell.attack for word in options.rerun):
+            return False
+        workload = prepare(model, tuple(options.model), tuple(options.data), options.samples)
+        return bool(found.about["digest"] == workload.digest and found.about["n"] >= min(cell.n, len(workload.images)))
+
+    return [task for task in tasks if not is_known(task)]
 
 
 def resolve(task: Task, work: Path) -> Cell | None:
     """The cell of a task; the attack of a rank is chosen by the mean excess at the largest budget so far."""
     if not task.cell.attack.startswith(RANKED):
         return task.cell
-    found = [each for each in read_work(work).values() if each.key[:2] == (task.model, task.norm)]
+    results = merge(read_parquet(RECORDS), read_work(work))
+    found = [each for each in results.values() if each.key[:2] == (task.model, task.norm)]
     rows = [row for row in make_record(found, {})["rows"] if is_baseline(row) and row["budget"] < LONG] if found else []
     deepest = max((row["budget"] for row in rows), default=0)
     rows = [row for row in rows if row["budget"] == deepest]
@@ -129,7 +153,7 @@ def run_task(task: Task, options: argparse.Namespace, deadline: float) -> str:
     if cell is None:
         return ""
     path = folder(options.work, workload, task.norm) / cell.file
-    if (path.exists() or path.with_suffix(".failed").exists()) and not options.rerun:
+    if path.exists() or path.with_suffix(".failed").exists():
         return ""
     began = time.monotonic()
     limit = min(options.limit_seconds, deadline - began)
@@ -141,6 +165,9 @@ def run_task(task: Task, options: argparse.Namespace, deadline: float) -> str:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         path.with_suffix(".failed").write_text(reason)
         return f"{name}: failed: {reason}"
+    if time.monotonic() >= deadline:  # interrupted, perhaps
+        path.unlink()
+        return f"{name}: not done within the time limit"
     return f"{name}: median {float(torch.tensor(trial.distance).median()):.4g}, {time.monotonic() - began:.1f} s"
 
 
@@ -182,7 +209,8 @@ def estimate(tasks: list[Task], options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run all tasks within the time limit, and write the results every minute."""
-    deadline, tasks = time.monotonic() + 60 * options.minutes, plan(options)
+    deadline, known = time.monotonic() + 60 * options.minutes, read_parquet(RECORDS)
+    tasks = missing(plan(options, known), known, options)
     estimate(tasks, options)
     context = multiprocessing.get_context("spawn")
     queue: Any = context.Manager().Queue() if options.processes > 1 else Queue()
@@ -256,7 +284,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=600, help="time limit of the run")
     parser.add_argument("--long", action="store_true", help=f"{LONG:,} passes of race and the two best peers, last")
     parser.add_argument("--all-attacks", action="store_true", help="include Boundary, JSMA and the one-pixel attack")
-    parser.add_argument("--rerun", action="store_true")
+    parser.add_argument("--rerun", nargs="+", default=[], metavar="WORD", help="attacks to run again")
     parser.add_argument("--merge", nargs="*", type=Path, default=[], metavar="FOLDER", help="run nothing")
     options = parser.parse_args()
     options.models += [entry.partition("=")[0] for entry in options.model]

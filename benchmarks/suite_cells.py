@@ -126,15 +126,15 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 def run_cell(work: Path, workload: Workload, norm: str, cell: Cell, limit: float) -> bench.Trial:
     """Run a cell and store its result; what the attack found within the time limit counts."""
-    attack = make_attack(work, workload, norm, cell, limit)
     deadline = time.monotonic() + limit
+    attack = make_attack(work, workload, norm, cell, limit)
     with open_session(workload.classifier) as session:
         batch = session.validate(workload.images[: cell.n], workload.labels[: cell.n])
         trial = bench.run_trial(
             session, batch, as_norm(norm), attack, budget=cell.budget, seed=cell.seed, batch=cell.n,
             guard=lambda: time_limit(deadline - time.monotonic()),
         )  # fmt: skip
-    save(folder(work, workload, norm) / cell.file, workload, norm, cell, trial, cut=trial.seconds >= 0.98 * limit)
+    save(folder(work, workload, norm) / cell.file, workload, norm, cell, trial, cut=time.monotonic() >= deadline)
     return trial
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-import autoattack
 import suite
+import suite_cells
 import suite_results
-from suite_cells import Cell
+from suite_cells import Cell, prepare
 
 from marginattack.analysis.benchmarking import Trial, grid
 from marginattack.attacks.external import EXTERNAL_ATTACKS
@@ -69,6 +70,42 @@ def test_what_matters_most_is_run_first(tmp_path: Path) -> None:
     assert seeds == {0, 1, 2}
     assert {task.cell.n for task in tasks if task.cell.budget == 2000} == {200}
     assert not any(name.startswith("autoattack:") for name, _ in names)
+
+
+def test_the_longest_cells_of_a_stage_are_run_first(tmp_path: Path) -> None:
+    chosen = options(tmp_path, "--models", "mnist-cnn", "mnist-gelu", "--norms", "l2", "--budgets", "100")
+    slow = {("mnist-gelu", "l2", "race", 400, 0): result("race", [1.0], budget=400)}
+    assert [task.model for task in suite.plan(chosen)[:2]] == ["mnist-cnn", "mnist-gelu"]
+    assert [task.model for task in suite.plan(chosen, slow)[:2]] == ["mnist-gelu", "mnist-cnn"]
+
+
+def test_only_what_the_records_lack_is_run(tmp_path: Path) -> None:
+    arguments = (
+        "--models",
+        "mnist-gelu",
+        "--norms",
+        "l2",
+        "--samples",
+        "3",
+        "--budgets",
+        "100",
+        "--only",
+        "race",
+        "lbfgs",
+    )
+    chosen = options(tmp_path, *arguments)
+    digest = prepare("mnist-gelu", (), (), 3).digest
+    known = gather(*(result(name, [1.0, 2.0, 3.0], digest=digest) for name in ("race", "lbfgs")))
+
+    def left(known: suite_results.Results, chosen: argparse.Namespace) -> set[str]:
+        return {task.cell.attack for task in suite.missing(suite.plan(chosen), known, chosen)}
+
+    assert left(known, chosen) == set()
+    assert left(known, options(tmp_path, *arguments, "--rerun", "race")) == {"race"}
+    assert left(gather(result("race", [1.0] * 3, digest="other")), chosen) == {"race", "lbfgs"}
+    assert left(gather(result("race", [1.0] * 2, digest=digest)), chosen) == {"race", "lbfgs"}
+    known["mnist-gelu", "l2", "lbfgs", 100, 0].about["cut"] = True
+    assert left(known, chosen) == {"lbfgs"}
 
 
 def test_distances_survive_the_parquet_files(tmp_path: Path) -> None:
@@ -131,11 +168,29 @@ def test_apgd_bisects_up_to_the_margins_of_the_data() -> None:
     assert apgd.settings(info)["max_eps"] == 0.25
 
 
+def test_an_interrupted_cell_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where most of the time went by before the attack."""
+    opened, workload = suite_cells.open_session, prepare("mnist-gelu", (), (), 3)
+
+    def open_slowly(classifier: Any) -> Any:
+        time.sleep(0.3)
+        return opened(classifier)
+
+    monkeypatch.setattr(suite_cells, "open_session", open_slowly)
+    for limit, budget in ((0.35, 2000), (100.0, 12)):
+        cell = Cell("race", budget, 0, 3)
+        suite_cells.run_cell(tmp_path, workload, "l2", cell, limit)
+        about, _ = suite_cells.load(suite_cells.folder(tmp_path, workload, "l2") / cell.file)
+        assert about["cut"] == (budget == 2000)
+
+
 def test_a_run_resumes_and_failures_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: Any = options(tmp_path, "--models", "mnist-gelu", "--norms", "l2", "--samples", "3", "--budgets", "12")
     task, far = suite.Task(0, "mnist-gelu", "l2", Cell("race", 12, 0, 3)), float("inf")
     assert "race seed 0: median" in suite.run_task(task, chosen, far)
     assert suite.run_task(task, chosen, far) == ""
+    late = task._replace(cell=Cell("race", 14, 0, 3))
+    assert suite.run_task(late, chosen, time.monotonic()).endswith("not done within the time limit")
     broken = task._replace(cell=Cell("preset:nothing", 12, 0, 3))
     assert "failed: InputError" in suite.run_task(broken, chosen, far)
     assert suite.run_task(broken, chosen, far) == ""
@@ -144,12 +199,3 @@ def test_a_run_resumes_and_failures_are_recorded(tmp_path: Path, monkeypatch: py
     assert [key[2:] for key in stored] == [("race", 12, 0)]
     failed = suite_results.read_failures(tmp_path / "work")
     assert "no attack named" in failed["mnist-gelu", "l2"]["preset:nothing-12-0"]
-
-
-def test_passes_to_decide_end_at_the_first_point_within_the_radius() -> None:
-    trial = result("race", [1.0, 5.0]).trial
-    curve = trial.curve.copy()
-    curve[0, : len(grid(100)) // 2] = np.inf
-    trial = replace(trial, curve=curve)
-    first = grid(100)[len(grid(100)) // 2]
-    assert autoattack.passes_to_decide(trial, 2.0) == (first + 100) / 2

@@ -1,5 +1,6 @@
 """docs/benchmark-results.md agrees with the suite's records, and its counts are correct."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import further_results
 import overall
 import suite_page
 from record import RECORDS
@@ -52,7 +54,39 @@ MADE_UP = [
 
 def test_the_page_is_up_to_date() -> None:
     found = overall.records(RECORDS)
-    assert suite_page.PAGE.read_text() == suite_page.page(found), "run python benchmarks/suite_page.py"
+    whole = suite_page.page(found) + further_results.sections(RECORDS)
+    assert suite_page.PAGE.read_text() == whole, "run python benchmarks/suite_page.py"
+
+
+def test_sections_of_further_records(tmp_path: Path) -> None:
+    assert further_results.sections(tmp_path) == ""
+    row = {"n": 8, "success": 1.0, "median": 1.5, "queries": 1990.0, "most": 2000, "seconds": 3.0}
+    rows = [
+        {"norm": norm, "attack": attack, "optimality": optimality, **row}
+        for norm, attack, optimality in (("l2", "x", 0.9), ("l2", "race", 0.99), ("l1", "race", 0.8), ("l1", "x", 0.95))
+    ]
+    on = {"command": "run", "date": "today", "hardware": "a CPU", "commit": "c"}
+    numbers = {"model": "m", "budget": 2000, "rows": rows}
+    (tmp_path / "attackbench.json").write_text(json.dumps({"conditions": on, "numbers": numbers}))
+    text = further_results.sections(tmp_path)
+    assert "`race` has the highest local optimality in 1 of 2 norms" in text
+    assert text.index("| l2 | race |") < text.index("| l2 | x |")
+    assert text.endswith("`run`, today, a CPU, commit c\n")
+
+
+def test_the_readme_states_the_count_of_the_records() -> None:
+    found = overall.cells(overall.records(RECORDS))
+    first = overall.count_first(found, "baselines")[0]
+    assert f"{first} of {len(found)} cells" in " ".join((suite_page.ROOT / "README.md").read_text().split())
+
+
+def test_medians_and_the_difference_to_the_best_baseline_are_beside_the_means() -> None:
+    each = record("first", {100: {"race": 0.1, "lib:y": 0.2}})
+    each["rows"][0] |= {"n": 9, "excess_median": 0.01, "excess_trimmed": 0.05}
+    each["rows"][0]["difference"] = {"to": "lib:y", "mean": -0.1, "low": -0.15, "high": 0.02}
+    page = suite_page.page([each])
+    assert "| first | 100 | 9 | **10.00%** | 1.00% | 5.00% | **0.9000** | 100.0% | lib:y |" in page
+    assert "| [-15.00%, +2.00%] | 1 |" in page
 
 
 @pytest.mark.parametrize("norm", overall.NORMS)
@@ -94,9 +128,11 @@ def test_the_page_lists_cells_that_are_lost_cut_or_mixed() -> None:
     assert "Cells in which another attack of ours is better than `race`: 1 of 4.\n\n- third, ℓ2, 100 passes" in page
     assert "in 3 of 4 cells" in page
     assert (
-        "| second | 100 | 30.00% | 0.7000 | 100.0% | lib:y | 20.00% | 0.8000 | 100.0% | 1 | hardware differs |" in page
+        "| second | 100 | — | 30.00% | — | — | 0.7000 | 100.0% | lib:y | 20.00% | — | — | 0.8000 | 100.0% | — | 1 |"
+        " hardware differs |" in page
     )
-    assert "| third | 100 | **20.00%** | **0.8000** | 100.0% | lib:y | 60.00% | 0.4000 | 100.0% | 1 |  |" in page
+    ours = "| third | 100 | — | **20.00%** | — | — | **0.8000** | 100.0% |"
+    assert f"{ours} lib:y | 60.00% | — | — | 0.4000 | 100.0% | — | 1 |  |" in page
     assert "- ℓ2, 100 passes, 4 models: advlib:x 1, lib:y 3, ours 3" in page
     cut = record("cut", {100: {"race": 0.1, "lib:y": 0.2}})
     cut["rows"][1]["cut"] = True
