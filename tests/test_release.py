@@ -51,7 +51,7 @@ def test_the_wheel_is_small_and_complete(wheel: Path) -> None:
     assert wheel.stat().st_size <= 3_000_000
     with zipfile.ZipFile(wheel) as archive:
         names = [name.removeprefix("marginattack/") for name in archive.namelist()]
-    assert {"py.typed", "report/page.html.j2", "sources/samples/mnist.npz"} <= set(names)
+    assert {"py.typed", "report/templates/page.html.j2", "sources/samples/mnist.npz"} <= set(names)
     weights = {name for name in ZOO if f"sources/zoo/{name}.safetensors" in names}
     assert weights == {"cifar10-resnet32", "cifar10-resnet32-adv"}
     assert not [name for name in names if name.startswith(("tests", "docs", "examples"))]

@@ -21,6 +21,7 @@ from suite_cells import Cell, prepare
 from marginattack.analysis.benchmarking import Trial, grid
 from marginattack.attacks.external import EXTERNAL_ATTACKS
 from marginattack.attacks.external.base import ProblemInfo
+from marginattack.execution.session import open_session
 
 
 def result(
@@ -170,11 +171,11 @@ def test_apgd_bisects_up_to_the_margins_of_the_data() -> None:
 
 def test_an_interrupted_cell_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where most of the time went by before the attack."""
-    opened, workload = suite_cells.open_session, prepare("mnist-gelu", (), (), 3)
+    workload = prepare("mnist-gelu", (), (), 3)
 
     def open_slowly(classifier: Any) -> Any:
         time.sleep(0.3)
-        return opened(classifier)
+        return open_session(classifier)
 
     monkeypatch.setattr(suite_cells, "open_session", open_slowly)
     for limit, budget in ((0.35, 2000), (100.0, 12)):

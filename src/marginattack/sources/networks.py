@@ -110,8 +110,8 @@ ZOO = {
 def zoo(name: str) -> nn.Module:
     """Build a bundled network with its trained weights, in eval mode and float32.
 
-    A clone has all weights. An installed wheel has those of the CIFAR-10 networks; the others (6.5 MB each) are
-    downloaded once, or read from the folder that the environment variable ``MARGINATTACK_ZOO`` names.
+    A clone, and what is installed from it, has all weights. A release has those of the CIFAR-10 networks; the others
+    (6.5 MB each) are downloaded once, or read from the folder that the environment variable ``MARGINATTACK_ZOO`` names.
 
     Args:
         name: A key of ``ZOO``; ``marginattack list models`` prints them.

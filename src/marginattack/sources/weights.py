@@ -11,7 +11,7 @@ from marginattack.errors import InputError, describe
 from marginattack.sources.common import sha256
 
 RELEASE = "https://github.com/marginattack/marginattack/releases/download/networks-1"
-PACKAGED = Path(str(files(__package__) / "zoo"))  # a clone has all files, the wheel only the small ones
+PACKAGED = Path(str(files(__package__) / "zoo"))  # a clone has all files, a release only the small ones
 FOLDER = "MARGINATTACK_ZOO"  # environment variable: a folder with the files of the release
 
 
