@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint format clean
+.PHONY: demo test lint format docs clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/marginattack demo
@@ -24,6 +24,11 @@ format: $(VENV)/dev-installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Runs the notebooks, builds the site into site/, offline, with every warning an error, and checks all its links.
+docs: $(VENV)/dev-installed
+	$(BIN)/pytest -q tests/test_notebooks.py
+	SITE=site $(BIN)/pytest -q tests/test_site.py
+
 # The demo needs the report's packages only: no linters, no test tools, no other extras. Without bytecode, which Python
 # writes on first import, they install in half the time.
 $(VENV)/demo-installed: pyproject.toml constraints.txt
@@ -36,4 +41,4 @@ $(VENV)/dev-installed: $(VENV)/demo-installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .hypothesis .import_linter_cache

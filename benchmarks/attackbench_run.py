@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import marginattack as ma
-from marginattack.integrations.advlib import load as load_advlib
+from marginattack.attacks.external.advlib import load as load_advlib
 from marginattack.reproduce.markdown import table
 from marginattack.sources.data import samples
 

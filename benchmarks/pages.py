@@ -114,12 +114,15 @@ def _speed_tables(numbers: list[dict[str, Any]]) -> list[str]:
         others = [row["ms"] for row in rows if row["name"].split()[0] in ("adv-lib", "foolbox")]
         for row in rows:
             bare = row["name"].startswith("bare")
-            own = "" if bare else _ratio(row, _bare_model(row["name"], rows))
+            alone = _bare_model(row["name"], rows)
+            own = "" if bare or alone is None else _ratio(row, alone)
             best = "" if bare or not others else f"{row['ms'] / min(others):.2f}"
             spread = f"{row['from']:.3g}, {row['to']:.3g}"
-            cells.append((row["name"], f"{row['ms']:.4g}", spread, own, best, row["MiB"] or ""))
+            name = f"{row['name']}{_precision(row['name'], case)}"
+            cells.append((name, f"{row['ms']:.4g}", spread, own, best, row["MiB"] or ""))
         passes = f"{case['passes']} passes (other libraries {case['passes of peers']}, the bare model at most 40)"
-        title = f"{case['model']}, batch {case['batch']}, {passes}, {len(rows[0]['rounds'])} rounds:"
+        rounds = len(rows[0]["rounds"])
+        title = f"{case['model']}, batch {case['batch']}, {passes}, {rounds} round{'s' if rounds > 1 else ''}:"
         lines += [title, "", *table(header, cells), ""]
     return lines[:-1]
 
@@ -150,11 +153,19 @@ def _growth_table(numbers: list[dict[str, Any]]) -> list[str]:
     return table(header, rows)
 
 
-def _bare_model(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _precision(name: str, case: dict[str, Any]) -> str:
+    """The precision of a search of ours, where the record has it."""
+    execution = case.get("execution", {})
+    mode = next((mode for mode in execution if mode and name.endswith(mode)), "")
+    known = execution.get(mode, {}).get("precision") if name.startswith("race l2") else None
+    return f" (search in {known})" if known else ""
+
+
+def _bare_model(name: str, rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The fastest float32 pass of the model alone, of the kind that the attack makes: eager, or a CUDA graph."""
     graph = any("graph" in row["name"] for row in rows) and name.split()[0] in ("race", "marginattack")
     kind = "bare graph float32" if graph and not name.endswith("plain") else "bare plain float32"
-    return min((row for row in rows if row["name"].startswith(kind)), key=lambda row: float(row["ms"]))
+    return min((row for row in rows if row["name"].startswith(kind)), key=lambda row: float(row["ms"]), default=None)
 
 
 def _ratio(row: dict[str, Any], other: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """Compare every attack with a public implementation: the same settings, on digits that the bundled network gets right.
 
-    python benchmarks/parity.py [--only SUBSTRING ...] [--digits N] [--peer foolbox|art|pyautoattack|none ...]
+    python benchmarks/parity.py [--only SUBSTRING ...] [--digits N] [--peer foolbox|art|adv_lib|pyautoattack|none ...]
 
 ``--only`` keeps the comparisons whose attack, norm, settings or peer contains one of the words, ``--peer`` those with
 that library ("none": with our own attacks). Each side has a model of its own that counts its passes. The count of
@@ -28,7 +28,7 @@ from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
 MODULES = ("gradient", "classic", "sparse", "autoattack")
-PEERS = ("foolbox", "art", "pyautoattack", "none")
+PEERS = ("foolbox", "art", "adv_lib", "pyautoattack", "none")
 ESTIMATES = {"clever"}
 COLUMNS = (
     "attack", "norm", "settings", "peer", "digits", "success, ours / theirs", "median, ours / theirs",

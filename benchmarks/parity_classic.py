@@ -1,7 +1,7 @@
-"""DeepFool, Carlini–Wagner, L-BFGS and Boundary against Foolbox 3.3.4 with the same settings."""
+"""DeepFool, Carlini–Wagner, L-BFGS and Boundary against Foolbox 3.3.4, and in ℓ∞ adv-lib, with the same settings."""
 
 import torch
-from parity_common import Comparison, Inputs, run_foolbox, run_ours
+from parity_common import Comparison, Inputs, run_advlib, run_foolbox, run_ours
 from torch import Tensor
 
 from marginattack.attacks.boundary import Boundary
@@ -14,6 +14,7 @@ DEEPFOOL_STEPS, CANDIDATES, OVERSHOOT = 50, 10, 0.02
 SEARCHES, CW_STEPS, RATES, INITIAL = 9, 300, (0.05, 0.01), 1e-3
 BOUNDARY_STEPS = 300
 FEW = 20  # digits for attacks that run one sample at a time
+LINF_STEPS = 387  # with 9 searches, about the passes of adv-lib's with 100 steps per multiplier
 
 
 def run_foolbox_boundary(inputs: Inputs) -> Tensor:
@@ -52,6 +53,13 @@ COMPARISONS: list[Comparison] = [
             note="both stop searches early, ours per sample",
         )
         for rate in RATES
+    ),
+    Comparison(
+        attack="Carlini–Wagner", norm="linf", peer="adv_lib 0.2.8 carlini_wagner_linf", digits=10,
+        settings=f"rate 0.01; ours {SEARCHES} × {LINF_STEPS} steps, theirs 100 per multiplier and τ, equal passes",
+        ours=run_ours(CarliniWagner(searches=SEARCHES, steps=LINF_STEPS, rate=0.01), "linf"),
+        theirs=run_advlib("carlini_wagner_linf", "linf", max_iterations=100, learning_rate=0.01),
+        note="theirs lowers τ after each descent, ours at every step",
     ),
     Comparison(
         attack="L-BFGS", norm="l2", settings=repr(LBFGS()), digits=FEW,

@@ -61,3 +61,18 @@ def run_foolbox(name: str, norm: str, radii: Sequence[float | None] = (None,), *
         return torch.where(success, torch.stack(sizes), torch.inf).amin(0).cpu()
 
     return run
+
+
+def run_advlib(name: str, norm: str, **settings: Any) -> Run:
+    """Distances by an attack of adv-lib, all inputs in one batch."""
+
+    def run(inputs: Inputs) -> Tensor:
+        from marginattack.attacks.external.advlib import load
+
+        points: Tensor = getattr(load(), name)(inputs.model, inputs.images, inputs.labels, **settings)
+        size = as_norm(norm).size((points.double() - inputs.images.double()).flatten(1))[:, 0]
+        with torch.no_grad():
+            fooled = inputs.model(points).argmax(1) != inputs.labels
+        return torch.where(fooled, size, torch.inf).cpu()
+
+    return run

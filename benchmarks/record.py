@@ -1,11 +1,13 @@
 """What the benchmarks share: records with their conditions, correctly classified samples, child processes."""
 
+import hashlib
 import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from marginattack.reproduce.experiments import provenance
+from marginattack.reproduce.records import provenance, seal
 
 RECORDS = Path(__file__).parent / "records"
 CUDA = torch.cuda.is_available()
@@ -49,18 +51,27 @@ def correct_samples(
     return images[correct][:count].to(device), labels[correct][:count].to(device)
 
 
-def conditions() -> dict[str, Any]:
-    """The command, hardware and versions of this process."""
+def conditions(seed: int = 0) -> dict[str, Any]:
+    """The command, commit, hardware, versions, seed, start and end of this process."""
     device = torch.cuda.get_device_name() if CUDA else platform.processor() or platform.machine()
-    return provenance(shlex.join(["python", *sys.argv]), f"{device}, {torch.get_num_threads()} CPU threads")
+    return provenance(shlex.join(["python", *sys.argv]), f"{device}, {torch.get_num_threads()} CPU threads", seed)
 
 
-def write(name: str, numbers: Any) -> None:
-    """Save a record as JSON in benchmarks/records, or in $OUT if that is set."""
+def write(name: str, numbers: Any, *, seed: int = 0, files: Sequence[Path] = (), parts: Sequence[Any] = ()) -> None:
+    """Save a record as JSON in benchmarks/records, or in $OUT if that is set.
+
+    ``files`` beside it are recorded with their digests; ``parts`` are the conditions of runs that were merged.
+    """
     folder = Path(os.environ.get("OUT", RECORDS))
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"conditions": conditions(), "numbers": numbers}
+    more: dict[str, Any] = {"files": {file.name: file_digest(file) for file in files}} if files else {}
+    record = seal(conditions(seed), numbers, **more, **({"parts": list(parts)} if parts else {}))
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def read(path: Path) -> tuple[str, Any]:

@@ -8,9 +8,10 @@ In every round each contender runs once, in turn; ratios are taken within a roun
 the rounds and their spread. Everything has run before, so captured graphs and compiled code exist; their memory counts.
 The unit is a forward and a backward with respect to the input. "bare" is the model alone, eager or as a CUDA graph, in
 full float32, tf32 or bf16, with its memory format as it comes or channels last. Other libraries run with torch's
-default precision flags. ``--modes`` are ways in which our attacks evaluate the model; ``--peers-passes`` is the number
-of passes of other libraries, 40 that of the bare model: the time per pass hardly depends on it. On a CPU: one thread,
-process time.
+default precision flags, adv-lib also with a model in bf16. Four cases are networks of timm with random weights: the
+time of a pass does not depend on them. ``--modes`` are ways in which our attacks evaluate the model ("default" is one);
+``--peers-passes`` is the number of passes of other libraries, and of the bare model if below 40: the time per pass
+hardly depends on it. On a CPU: one thread, process time.
 
 ``--quality`` measures the time of CW with ten searches and of DDN with 1,000 steps, and the time that Race needs to
 reach margins that are as small on average; its budget grows until they are.
@@ -41,24 +42,28 @@ from marginattack.measuring import measure
 CASES = {
     "cuda": (
         "mnist-cnn:128", "mnist-cnn:1024", "cifar10-resnet32:128", "cifar10-resnet32:512",
-        "imagenet-efficientnet-lite0:64",
+        "imagenet-efficientnet-lite0:64", "cifar-resnet18:256", "resnet50:64", "vit-base:64", "convnext-tiny:64",
     ),
     "cpu": ("mnist-cnn:64", "cifar10-resnet32:32"),
 }  # fmt: skip
 OURS: dict[str, tuple[str, Attack, tuple[str, ...]]] = {  # norm, attack, modes
-    "race l2": ("l2", Race(), ("", " plain", " tf32", " bf16", " compiled", " bf16 compiled")),
+    "race l2": ("l2", Race(), ("", " float32", " plain", " tf32", " compiled")),
     "race linf": ("linf", Race(), ("",)),
     "marginattack l2": ("l2", MarginAttack(), ("",)),
 }
 MODES: dict[str, dict[str, dict[str, Any]]] = {  # of our attacks: how the classifier is evaluated
     "cuda": {
-        "": {}, " plain": {"graphs": False}, " tf32": {"search": "tf32"}, " bf16": {"search": "bf16"},
-        " compiled": {"compiled": True}, " bf16 compiled": {"compiled": True, "search": "bf16"},
+        "": {}, " float32": {"precision": "float32"}, " plain": {"graphs": False, "precision": "float32"},
+        " tf32": {"precision": "tf32"}, " compiled": {"compiled": True},
     },
     "cpu": {"": {}},
 }  # fmt: skip
+RANDOM = {  # networks of timm with random weights: their architectures and image sizes
+    "cifar-resnet18": ("resnet18", 32), "resnet50": ("resnet50", 224), "vit-base": ("vit_base_patch16_224", 224),
+    "convnext-tiny": ("convnext_tiny", 224),
+}  # fmt: skip
+LEAD = 10  # standard deviations of random logits by which a class is raised, so that decisions are clear as in training
 LARGE = 512  # samples in a batch from which on kernel launches do not matter, and compilation is tried
-WARM_UPS = 2  # untimed runs; graphs are captured in the first
 LADDER = (40, 60, 80, 100, 150, 200, 300, 400, 600, 1000, 2000)  # budgets of Race, until its margins are as small
 
 Contender = Callable[[], float]  # runs once and returns its forwards + backwards per sample
@@ -97,11 +102,13 @@ def time_pass(run: Contender) -> tuple[float, float]:
     return 2 * seconds / passes, (torch.cuda.max_memory_allocated() - before) / 2**20 if CUDA else 0.0
 
 
-def bare_model(model: nn.Module, x: Tensor, passes: int) -> dict[str, Contender]:
+def bare_model(model: nn.Module, x: Tensor, passes: int, words: list[str]) -> dict[str, Contender]:
     """The model alone: repeated forwards, and backwards of the sum of its largest logits."""
     contenders: dict[str, Contender] = {}
     for precision in ("float32", "tf32", "bf16") if CUDA else ("float32",):
         for layout in ("", " channels last") if precision != "float32" or not CUDA else ("",):
+            if not any(word in f"bare graph {precision}{layout}" for word in words):
+                continue
             memory_format = torch.channels_last if layout else torch.preserve_format
             dtype = torch.bfloat16 if precision == "bf16" else torch.float32
             copy = deepcopy(model).to(dtype).requires_grad_(False)
@@ -152,11 +159,13 @@ def capture(once: Callable[[], Tensor], passes: int, precision: str) -> Contende
 
 def our_attacks(session: Session, batch: Batch, passes: int, mode: str) -> dict[str, Contender]:
     """Our attacks in an open session."""
-    evaluator = session.calibrate(batch.images)
 
-    def contender(norm: str, attack: Attack) -> Contender:
+    def contender(name: str, attack: Attack) -> Contender:
+        norm = as_norm(name)
+        evaluator = session.calibrate(batch.images, low=attack.low_precision(norm, passes))
+
         def run() -> float:
-            problem = session.problem(batch, as_norm(norm), budget=passes, evaluator=evaluator)
+            problem = session.problem(batch, norm, budget=passes, evaluator=evaluator)
             problem.solve(attack)
             return float((problem.budget.forwards + problem.budget.backwards).double().mean())
 
@@ -169,11 +178,15 @@ def other_libraries(model: nn.Module, x: Tensor, y: Tensor, passes: int) -> dict
     """Attacks of other libraries, called as their users call them."""
     contenders: dict[str, Callable[[int], Any]] = {}
     try:
-        from marginattack.integrations.advlib import load
+        from marginattack.attacks.external.advlib import load
 
         library = load()
         contenders["adv-lib DDN"] = lambda steps: library.ddn(model, x, y, steps=steps)
         contenders["adv-lib FMN"] = lambda steps: library.fmn(model, x, y, norm=2, steps=steps)
+        if CUDA:
+            coarse = InBf16(model)
+            contenders["adv-lib DDN bf16"] = lambda steps: library.ddn(coarse, x, y, steps=steps)
+            contenders["adv-lib FMN bf16"] = lambda steps: library.fmn(coarse, x, y, norm=2, steps=steps)
     except ImportError as error:
         print(f"adv-lib is skipped: {error}")
     try:
@@ -199,22 +212,63 @@ def other_libraries(model: nn.Module, x: Tensor, y: Tensor, passes: int) -> dict
     return {name: contender(attack) for name, attack in contenders.items()}
 
 
+class InBf16(nn.Module):
+    """A model in bf16 that takes and returns float32."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = deepcopy(model).to(torch.bfloat16)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images.to(torch.bfloat16))
+        return logits.float()
+
+
+@torch.no_grad()
+def random_case(name: str, batch: int) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network with random weights, random images, and the class that it predicts for them."""
+    import timm
+
+    architecture, side = RANDOM[name]
+    torch.manual_seed(0)
+    model: Any = timm.create_model(architecture, num_classes=10 if side == 32 else 1000)
+    if side == 32:  # the stem for small images
+        model.conv1, model.maxpool = nn.Conv2d(3, 64, 3, padding=1, bias=False), nn.Identity()
+    model = model.to(DEVICE).eval().requires_grad_(False)
+    x = torch.rand(batch, 3, side, side, device=DEVICE)
+    logits = model(x)
+    label = logits.mean(0).argmax()
+    model.get_classifier().bias[label] += LEAD * logits.std()
+    return model, x, label.expand(batch).clone()
+
+
+def open_case(name: str, batch: int, files: dict[str, list[str]]) -> tuple[nn.Module, Tensor, Tensor]:
+    """A model, and a batch that it classifies correctly; small sets are repeated: a pass takes the same time."""
+    if name in RANDOM:
+        return random_case(name, batch)
+    suite_model = MODELS[name]
+    model = suite_model.open().to(DEVICE).eval().requires_grad_(False)
+    images, labels = correct_samples(model, *suite_model.read(files))
+    repeats = -(-batch // len(images))
+    x, y = (part.repeat(repeats, *[1] * (part.ndim - 1))[:batch] for part in (images, labels))
+    return model, x, y
+
+
 def measure_case(name: str, files: dict[str, list[str]], options: argparse.Namespace) -> dict[str, Any]:
     """Time all contenders on one model and batch."""
     model_name, _, batch = name.partition(":")
-    suite_model = MODELS[model_name]
-    model = suite_model.open().to(DEVICE).eval().requires_grad_(False)
-    images, labels = correct_samples(model, *suite_model.read(files))
-    repeats = -(-int(batch) // len(images))  # small sets are repeated: a pass takes the same time
-    x, y = (part.repeat(repeats, *[1] * (part.ndim - 1))[: int(batch)] for part in (images, labels))
+    model, x, y = open_case(model_name, int(batch), files)
     if options.quality:
         return {"model": model_name, "batch": len(x), **compare_quality(model, x, y)}
-    contenders = bare_model(model, x, min(40, options.passes)) | other_libraries(model, x, y, options.peers_passes)
+    bare = bare_model(model, x, min(40, options.passes, options.peers_passes), options.only)
+    contenders = bare | other_libraries(model, x, y, options.peers_passes)
     contenders = select(contenders, options.only)
     memory = {each: time_pass(run)[1] for each, run in contenders.items()}  # of the first run: captured graphs stay
     left_out = "plain" if len(x) >= LARGE else "compiled"
     modes = {
-        mode: flags for mode, flags in MODES[DEVICE].items() if left_out not in mode and mode.strip() in options.modes
+        mode: flags
+        for mode, flags in MODES[DEVICE].items()
+        if left_out not in mode and (mode.strip() or "default") in options.modes
     }
     classifiers = {mode: Classifier(model, batch_size=len(x), **flags) for mode, flags in modes.items()}
     reasons: dict[str, Any] = {}
@@ -224,8 +278,8 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
             ours = our_attacks(session, session.validate(x, y), options.passes, mode)
             for each, run in select(ours, options.only).items():
                 contenders[each] = run
-                memory[each] = max(time_pass(run)[1] for _ in range(WARM_UPS))
-            reasons[mode] = session.describe()
+                memory[each] = max(time_pass(run)[1] for _ in range(options.warm_ups))
+            reasons[mode] = session.describe(low=True)
         rounds = [{each: time_pass(run) for each, run in contenders.items()} for _ in range(options.rounds)]
     rows = [summary(each, rounds, memory[each]) for each in contenders]
     for row in rows:
@@ -294,10 +348,13 @@ def main() -> None:
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FILE")
     parser.add_argument("--cases", nargs="+", default=CASES[DEVICE], metavar="MODEL:BATCH")
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD")
-    parser.add_argument("--modes", nargs="+", default=[mode.strip() for mode in MODES[DEVICE]], metavar="MODE")
+    parser.add_argument(
+        "--modes", nargs="+", default=[mode.strip() or "default" for mode in MODES[DEVICE]], metavar="MODE"
+    )
     parser.add_argument("--passes", type=int, default=200)
     parser.add_argument("--peers-passes", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-ups", type=int, default=2)  # untimed runs of ours; graphs are captured in the first
     parser.add_argument("--quality", action="store_true")
     options = parser.parse_args()
     if not CUDA:

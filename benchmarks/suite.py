@@ -38,8 +38,8 @@ from suite_results import (
 )
 
 from marginattack.analysis import benchmarking as bench
+from marginattack.attacks.external import EXTERNAL_ATTACKS
 from marginattack.attacks.presets import PRESETS
-from marginattack.integrations import EXTERNAL_ATTACKS
 from marginattack.reproduce.markdown import table
 
 MODELS = models()

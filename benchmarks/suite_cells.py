@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from marginattack.analysis import benchmarking as bench
 from marginattack.attacks.attack import Attack
+from marginattack.attacks.external.base import ExternalAttack
 from marginattack.core.budget import BudgetExhausted
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
 from marginattack.execution.session import open_session
-from marginattack.integrations.external import ExternalAttack
 from marginattack.reproduce.models_under_test import load_efficientnet, read_npz
 from marginattack.sources.data import SAMPLES, samples
 from marginattack.sources.models import open_model

@@ -1,11 +1,14 @@
-"""The two figures of docs/method.md, from real runs of MarginAttack on two-dimensional problems.
+"""The paper's four figures in docs/method.md, from runs.
 
     python experiments/pictures.py
 
-writes docs/img/path.svg (the paper's Figure 2: restorations and projections at a curved boundary) and
-docs/img/shapes.svg (its Figure 4: shapes of a boundary that the convergence theorem permits, and one that it does not).
+writes to docs/img: paradigms.svg (the paper's Figure 1: the adversarial examples of every attack for ℓ2 on a
+two-dimensional problem), path.svg (Figure 2: restorations and projections at a curved boundary), convergence.svg
+(Figure 3: norm and constraint of the recorded path of a CIFAR-10 image) and shapes.svg (Figure 4: shapes of a boundary
+that the convergence theorem permits, and one that it does not).
 """
 
+import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -17,17 +20,20 @@ import torch
 import vl_convert
 from torch import Tensor, nn
 
+from marginattack.attacks import ATTACKS, Attack
 from marginattack.attacks.marginattack import MarginAttack
+from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import L2
 from marginattack.core.problem import Observation, Observer
 from marginattack.core.schedules import Constant, Schedule
 from marginattack.execution.session import open_session
 from marginattack.report.encodings import Chart
-from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, vega_config
+from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, PALETTE, vega_config
 from marginattack.report.vega import vega_lite_version
 
-IMAGES = Path(__file__).parents[1] / "docs" / "img"
+ROOT = Path(__file__).parents[1]
+IMAGES, RECORD = ROOT / "docs" / "img", ROOT / "experiments" / "results" / "convergence.json"
 Curve: TypeAlias = Callable[[Any], Any]
 Row: TypeAlias = dict[str, Any]
 
@@ -50,6 +56,7 @@ class Path2D(Observer):
 
     def __init__(self) -> None:
         self.points: list[tuple[list[float], str]] = []
+        self.c: list[float] = []
         self.move = ""
 
     def mark(self, move: str) -> None:
@@ -57,6 +64,7 @@ class Path2D(Observer):
 
     def record(self, query: Observation) -> None:
         self.points.append((query.points[0].tolist(), self.move))
+        self.c.append(query.c[0].item())
 
 
 def trace_attack(
@@ -177,6 +185,97 @@ def draw_shape(name: str) -> Chart:
     return alt.layer(*layers).properties(width=190, height=204, title=text)
 
 
+def curved(x: Any) -> Any:
+    """The boundary of Figure 1."""
+    return 0.8 + 0.45 * (x - 0.6) ** 2 + 0.12 * x**3
+
+
+RADIUS = 1.0  # of the attacks within a radius
+SYMBOLS = ["circle", "square", "cross", "diamond", "triangle-up", "triangle-down", "triangle-left", "triangle-right"]
+
+
+def attacks_by_kind() -> tuple[dict[str, Attack], dict[str, Attack]]:
+    """Every attack for ℓ2 that moves all coordinates, without other libraries: for the margin, within a radius."""
+    margin, fixed = dict[str, Attack](), dict[str, Attack]()
+    for name, attack in ATTACKS.items():
+        if "l2" not in attack.norms or name in ("boundary", "one-pixel", "jsma"):
+            continue
+        if issubclass(attack, FixedRadiusAttack):
+            fixed[name] = attack(eps=RADIUS, stop=False)  # type: ignore[call-arg]
+        else:
+            margin[name] = attack()
+    return margin, fixed
+
+
+def find_example(attack: Attack) -> tuple[list[float], list[float]]:
+    """For the origin: the nearest adversarial point that the attack queried, and the one with the least c."""
+    path = Path2D()
+    with open_session(Classifier(Boundary(curved, 0.3), bounds=(-4.0, 4.0))) as session:
+        batch = session.validate(torch.zeros(1, 2, dtype=torch.float64), [0])
+        problem = session.problem(batch, L2, observer=path)
+        problem.solve(attack)
+    return problem.incumbent.points[0].tolist(), min(zip(path.c, path.points, strict=True))[1][0]
+
+
+def draw_paradigm(title: str, subtitle: str, attacks: dict[str, Attack], *, least: bool) -> Chart:
+    """Figure 1: the adversarial example of every attack, and the ball."""
+    x, y = axes((-1.3, 1.6), (-1.15, 1.75))
+    found = {name: find_example(attack)[least] for name, attack in attacks.items()}
+    names = list(found)
+    rows = [{"x": point[0], "y": point[1], "attack": name} for name, point in found.items()]
+    radius = RADIUS if least else min(float(np.hypot(x, y)) for x, y in found.values())
+    ball = chart(circle([0.0, 0.0], radius)).mark_line(strokeDash=[2, 3], color=GREY).encode(x, y, order="order:Q")
+    black = chart(curve_points(curved, (-1.3, 1.6))).mark_line(strokeWidth=3, color="#1c1f24", clip=True).encode(x, y)
+    legend = alt.Legend(title=None, orient="bottom", columns=4)
+    dots = chart(rows).mark_point(size=110, strokeWidth=2, opacity=0.9).encode(
+        x, y, color=alt.Color("attack:N", scale=alt.Scale(domain=names, range=list(PALETTE)), legend=legend),
+        shape=alt.Shape("attack:N", scale=alt.Scale(domain=names, range=SYMBOLS), legend=legend),
+    )  # fmt: skip
+    layers = [ball, black, *label_points([(0.0, 0.0, "the input")], x, y, "#b3261e", 9, 0), dots]
+    text = alt.TitleParams(title, subtitle=subtitle, fontSize=13, subtitleFontSize=11)
+    return alt.layer(*layers).properties(width=380, height=380, title=text)
+
+
+def draw_paradigms() -> alt.HConcatChart:
+    """Figure 1: attacks that look for the nearest point of the boundary, and attacks within a radius."""
+    margin, fixed = attacks_by_kind()
+    left = draw_paradigm("zero-confidence", "the nearest point found", margin, least=False)
+    right = draw_paradigm("fixed perturbation", "the most adversarial point found", fixed, least=True)
+    both = alt.hconcat(left, right, spacing=20)
+    independent: alt.HConcatChart = both.resolve_scale(color="independent", shape="independent")
+    return independent
+
+
+MOVES_SHOWN = 40
+
+
+def draw_curve(rows: list[Row], field: str, title: str) -> Chart:
+    """Figure 3: one curve; circles after restorations, triangles after projections, smoothed in orange."""
+    x = alt.X("move:Q", title="move")
+    y = alt.Y(f"{field}:Q", title=title)
+    grey = chart(rows).mark_line(color=GREY, strokeWidth=1).encode(x, y)
+    shape = alt.Shape(
+        "at:N", scale=alt.Scale(domain=["restoration", "projection"], range=["circle", "triangle-up"]),
+        legend=alt.Legend(title=None, orient="top", values=["restoration", "projection"]),
+    )  # fmt: skip
+    points = chart(rows[1:]).mark_point(color=GREY, filled=True, size=45, opacity=1).encode(x, y, shape=shape)
+    smooth = chart(rows).mark_line(color=ORANGE, strokeWidth=2.5).encode(x, y=alt.Y("smooth:Q", title=title))
+    smooth = smooth.transform_window(smooth=f"mean({field})", frame=[-2, 2])
+    return alt.layer(grey, points, smooth).properties(width=380, height=260)
+
+
+def draw_convergence() -> alt.HConcatChart:
+    """Figure 3: perturbation norm and constraint by move, from the record of the experiment."""
+    path = json.loads(RECORD.read_text())["numbers"]["path"]
+    kinds, norms, values = (path[name][: MOVES_SHOWN + 1] for name in ("move", "distance", "c"))
+    rows = [
+        {"move": k, "at": kind or "start", "norm": 255 * norm, "c": c}
+        for k, (kind, norm, c) in enumerate(zip(kinds, norms, values, strict=True))
+    ]
+    curves = (draw_curve(rows, "norm", "perturbation norm, pixels in [0, 255]"), draw_curve(rows, "c", "constraint c"))
+    return alt.hconcat(*curves, spacing=20)
+
+
 def write(picture: Any, name: str) -> None:
     spec = {**picture.to_dict(), "config": {**vega_config("light", "sans-serif"), "background": "white", "padding": 8}}
     IMAGES.mkdir(parents=True, exist_ok=True)
@@ -184,8 +283,10 @@ def write(picture: Any, name: str) -> None:
 
 
 def main() -> None:
-    """Write both figures."""
+    """Write the figures."""
+    write(draw_paradigms(), "paradigms.svg")
     write(draw_path(), "path.svg")
+    write(draw_convergence(), "convergence.svg")
     write(alt.hconcat(*(draw_shape(name) for name in SHAPES), spacing=14), "shapes.svg")
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from marginattack.integrations.external import ExternalAttack
-from marginattack.integrations.problem_module import ProblemModule
+from marginattack.attacks.external.base import ExternalAttack
+from marginattack.attacks.external.problem_module import ProblemModule
 
 
 def external_stub(run: Callable[[ProblemModule], Tensor]) -> ExternalAttack:

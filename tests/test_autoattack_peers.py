@@ -1,4 +1,4 @@
-"""AutoAttack and its parts from pyautoattack, within a radius: counted, verified, the same as on the plain model."""
+"""Attacks of other libraries within a radius: counted, verified; AutoAttack the same as on the plain model."""
 
 import pytest
 import torch
@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.analysis.benchmarking import attack_by_name
+from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
+from marginattack.attacks.external.base import ProblemInfo
 from marginattack.errors import InputError
-from marginattack.integrations import EXTERNAL_ATTACKS, external_attack
-from marginattack.integrations.external import ProblemInfo
 
-NAMES = [name for name in EXTERNAL_ATTACKS if name.startswith("autoattack:")]
+NAMES = [name for name, attack in EXTERNAL_ATTACKS.items() if attack.eps and not attack.why_unavailable()]
 RADII = {"linf": 0.06, "l2": 0.5, "l1": 3.0}
 
 
@@ -23,17 +23,18 @@ def digits() -> tuple[nn.Module, Tensor, Tensor]:
     return (model, *inputs(model, (1, 15, 15), n=8))
 
 
-@pytest.mark.parametrize("norm", RADII)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "norm"), [(name, n) for name in NAMES for n in EXTERNAL_ATTACKS[name].supported_norms]
+)
 def test_the_budget_is_hard_and_what_is_found_is_verified(
     digits: tuple[nn.Module, Tensor, Tensor], name: str, norm: str
 ) -> None:
     model, x, y = digits
-    attack = external_attack(f"{name}@{RADII[norm]}")
+    attack = f"{name}@{RADII[norm]}"
     found = ma.measure(model, x, y, norm, attack=attack, budget=60)
     assert not found.rejected.any()
     assert int((found.forwards + found.backwards).max()) <= 60
-    assert (found.backwards == 0).all() == (name == "autoattack:square")
+    assert (found.backwards == 0).all() == name.endswith(":square")
     with torch.no_grad():
         assert (model(found.adversarial[found.success]).argmax(1) != y[found.success]).all()
     within = found.distance <= RADII[norm] * (1 + 1e-5)  # FAB also finds points beyond the radius

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 import marginattack as ma
 from marginattack.analysis import benchmarking as bench
+from marginattack.attacks.external import EXTERNAL_ATTACKS
+from marginattack.attacks.external.problem_module import ProblemModule
 from marginattack.cli import bench as cli_bench
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import L2
 from marginattack.execution.session import open_session
-from marginattack.integrations import EXTERNAL_ATTACKS
-from marginattack.integrations.problem_module import ProblemModule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 

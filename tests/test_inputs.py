@@ -1,5 +1,6 @@
 """What users pass to measure(): Datasets, DataLoaders, batches, arrays; norms in a list; a progress bar."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -138,7 +139,9 @@ def test_a_progress_bar_is_shown_on_request(capsys: pytest.CaptureFixture[str]) 
     ma.measure(MODEL, X, Y, **QUICK)
     assert capsys.readouterr().err == ""
     ma.measure(MODEL, X, Y, progress=True, **QUICK)
-    assert "11/11" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "11/11" in shown
+    assert re.search(r"11/11 \S+/s", shown)  # and how many per second
 
 
 class Weights(nn.Module):

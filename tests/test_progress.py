@@ -1,6 +1,7 @@
 """Progress of a run: shards that take seconds, what an interrupt loses, and what is said meanwhile."""
 
 import json
+import re
 import signal
 import sys
 import time
@@ -109,3 +110,11 @@ def test_findings_are_shown_once_and_quiet_and_verbose_say_less_and_more(tmp_pat
     assert (out.count("labels-order"), err) == (1, "")
     out, err = cli(*source, "--out", str(tmp_path / "loud"), "-q", "--json")
     assert json.loads(out)["findings"][0]["code"] == "labels-order"
+
+
+def test_the_last_line_of_a_log_tells_the_throughput(capsys: pytest.CaptureFixture[str]) -> None:
+    for quiet in (True, False):
+        with Display(quiet=quiet).progress("margins", 8) as advance:
+            advance(8)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"marginattack: margins 8/8, [\d.e+]+/s after 0 s", line)

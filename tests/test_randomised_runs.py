@@ -109,7 +109,7 @@ REFUSED = {
     "measure with --randomized": (),
     "setting eot is 5: it is for randomised models only: add --randomized": ("--eot", "5"),
     "leave out --lattice": ("--randomized", "--lattice", "255"),
-    "search='bf16' does not work for a randomised model": ("--randomized", "--search", "bf16"),
+    "precision='bf16' does not work for a randomised model": ("--randomized", "--precision", "bf16"),
     "budget is 30, but two gradients of 10 draws take 40 passes": ("--randomized", "--budget", "30"),
 }
 

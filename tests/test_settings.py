@@ -121,3 +121,8 @@ def test_errors_in_settings_of_an_attack(values: dict[str, Any], message: str) -
     with pytest.raises(InputError) as caught:
         build_attack("marginattack", values)
     assert str(caught.value).startswith(message)
+
+
+def test_a_file_may_have_the_former_name_of_precision(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('model = "zoo:mnist-cnn"\ndata = "samples:mnist"\nsearch = "bf16"\n')
+    assert read_settings(tmp_path / "run.toml", [], {}).precision == "bf16"

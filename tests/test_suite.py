@@ -20,8 +20,8 @@ from suite_cells import Cell, prepare
 
 from marginattack.analysis import benchmarking as bench
 from marginattack.analysis.benchmarking import Trial, grid
-from marginattack.integrations import EXTERNAL_ATTACKS
-from marginattack.integrations.external import ProblemInfo
+from marginattack.attacks.external import EXTERNAL_ATTACKS
+from marginattack.attacks.external.base import ProblemInfo
 
 
 def result(

@@ -58,7 +58,7 @@ CALLS = {
     f"{MEASURE} --unit 256": "--unit is 256: choose 1 or 255",
     f"{MEASURE} --expect-accuracy 95": "setting expect_accuracy is 95.0: input should be less than or equal to 1",
     f"{MEASURE} --device gpu": "pass cpu, cuda or cuda:0",
-    f"{MEASURE} --search fp16": "setting search is 'fp16': input should be 'float32', 'tf32' or 'bf16'",
+    f"{MEASURE} --precision fp8": "setting precision is 'fp8': input should be 'auto', 'float32'",
     f"{MEASURE} --eot 3": "it is for randomised models only: add --randomized",
     f"{MEASURE} extra": "'extra' belongs to no option: write --option VALUE",
     f"{MEASURE} --config none.toml": "check the path, or write one with --print-config",

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from marginattack.core.problem import Problem
     from marginattack.core.randomized import Randomized
     from marginattack.errors import DiagnosisWarning, InputError, MarginAttackError
+    from marginattack.evaluation import Evaluation, evaluate
     from marginattack.margins import Margins
     from marginattack.measuring import measure
 
 __all__ = [
-    "ATTACKS", "L0", "L1", "L2", "LINF", "Attack", "Brackets", "Classifier", "DiagnosisWarning", "InputError",
+    "ATTACKS", "L0", "L1", "L2", "LINF", "Attack", "Brackets", "Classifier", "DiagnosisWarning", "Evaluation",
+    "InputError",
     "MarginAttack", "MarginAttackError", "Margins", "Norm", "Problem", "Race", "Randomized", "TwoClass",
-    "__version__", "bound", "compare", "measure", "preset",
+    "__version__", "bound", "compare", "evaluate", "measure", "preset",
 ]  # fmt: skip
 
 # Names are loaded at first use, so that `marginattack --help` does not import torch.
@@ -36,6 +38,7 @@ _MODULES = {
     "core.classifier": ("Classifier", "TwoClass"), "core.norms": ("L0", "L1", "L2", "LINF", "Norm"),
     "core.problem": ("Problem",), "core.randomized": ("Randomized",),
     "errors": ("DiagnosisWarning", "InputError", "MarginAttackError"), "margins": ("Margins",),
+    "evaluation": ("Evaluation", "evaluate"),
     "measuring": ("measure",),
 }  # fmt: skip
 _PACKAGES = ("attacks", "bounds", "core", "integrations")

@@ -99,6 +99,7 @@ class Margins(Views):
         s = self.summary()
         shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
         shares += ", randomized" * bool(self.settings.get("randomized"))
+        shares += f", searched in {low}" if (low := self.settings.get("precision", "float32")) != "float32" else ""
         shares += f", stopped at {self.settings['enough']:.4g}" if self.settings.get("enough") else ""
         if (radius := self.settings.get("within")) is not None:
             shares += f", within {radius:.4g}: distances are of points in that radius, not margins"

@@ -15,6 +15,8 @@ from marginattack.analysis.diagnose.after_run import MIN_ROWS, check_results
 from marginattack.analysis.diagnose.findings import Finding, prioritise
 from marginattack.analysis.diagnose.outputs import check_values
 from marginattack.attacks import ATTACKS, Attack
+from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
+from marginattack.attacks.external.base import ExternalAttack
 from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
@@ -24,10 +26,10 @@ from marginattack.core.streams import Chunk, class_names, count_rows, read_chunk
 from marginattack.core.validation import Batch
 from marginattack.errors import DiagnosisWarning, InputError, choose
 from marginattack.execution.passes import out_of_memory
-from marginattack.execution.precision import choose_precision
+from marginattack.execution.precision import by_clarity
 from marginattack.execution.session import Session, open_session
-from marginattack.integrations.external import ExternalAttack
 from marginattack.margins import Margins, MarginsByNorm
+from marginattack.sources.foreign import ModelWithBounds, unwrap
 
 PROBED_OUTPUTS = 64  # inputs whose logits are looked at
 SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
@@ -35,28 +37,29 @@ SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
 
 @overload
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: NormLike = ..., *,
+    model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = ..., norm: NormLike = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
     budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
-    batch: int = ..., search: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
-    randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ...,
+    batch: int = ..., precision: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
+    randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ..., search: str | None = ...,
 ) -> Margins: ...  # fmt: skip
 @overload
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: list[Any] | tuple[Any, ...] = ..., *,
+    model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = ...,
+    norm: list[Any] | tuple[Any, ...] = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
     budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
-    batch: int = ..., search: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
-    randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ...,
+    batch: int = ..., precision: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
+    randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ..., search: str | None = ...,
 ) -> MarginsByNorm: ...  # fmt: skip
 def measure(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any = None,
+    model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = None,
     norm: NormLike | list[Any] | tuple[Any, ...] = "l2", *,
     attack: Attack | str | None = None, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
     budget: int | None = None, enough: float | None = None, targets: Any = None, seed: int = 0, ids: Any = None,
-    batch: int = 256, search: str = "float32", compiled: bool = False,
+    batch: int = 256, precision: str = "auto", compiled: bool = False,
     progress: Callable[[int], None] | bool = False, randomized: bool | Randomized = False, eot: int | None = None,
-    diagnose: bool = True,
+    diagnose: bool = True, search: str | None = None,
 ) -> Margins | MarginsByNorm:  # fmt: skip
     r"""Measure the distance of each input to the decision boundary, and find the adversarial input that shows it.
 
@@ -67,12 +70,14 @@ def measure(
     in eval mode, frozen and without autocast, and is restored afterwards; several threads may measure it at once.
 
     Args:
-        model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
+        model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, an open ``Session`` of one, or a
+            ``foolbox.PyTorchModel`` with its bounds and preprocessing.
         images: One input per row, inside ``bounds``; or a ``Dataset``, a ``DataLoader`` or any iterable of batches
             (images, labels), which is read once, ``batch`` inputs at a time.
         labels: Their classes, where ``images`` is an array.
         norm: "l0", "l1", "l2", "linf" (also "L2", 2, "Linf", ``numpy.inf``, …) or a ``Norm``; or a list of norms.
-        attack: One of ``marginattack.ATTACKS`` with its settings, or its name; ``Race()`` unless stated.
+        attack: One of ``marginattack.ATTACKS`` with its settings, or its name, or the name of an attack of another
+            library, such as "advlib:ddn" or "autoattack:standard@8/255"; ``Race()`` unless stated.
         bounds: Lower and upper bound: numbers, or arrays that broadcast to an input; (0, 1) unless stated. They may be
             infinite, and equal for features that stay as they are.
         scale: Positive numbers that broadcast to an input: the distance is the norm of (x − x₀) / scale.
@@ -84,9 +89,10 @@ def measure(
         seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
         ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
         batch: How many inputs are attacked at a time; halved, down to one, when memory runs out.
-        search: The precision in which ``Race`` searches, with 200 passes or more: "float32", "tf32" or "bf16"; what it
-            finds is confirmed and polished in float32. Low precisions round more, and differently in each batch.
-            "auto": the fastest that loses less than 0.1 % on a few inputs.
+        precision: In which ``Race`` searches, from 200 passes on: "float32", "tf32", "bf16", "fp16", or "auto" (the
+            default): fp16 or bf16 on a GPU, in ℓ2 and ℓ∞, with 400 passes or more, where it hardly changes logits and
+            gradients; else float32. What a search finds is confirmed and refined in float32. The result's
+            ``settings["precision"]`` is what was used.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.
         progress: Whether to show a progress bar; or a function that is called with the number of samples done.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details.
@@ -94,6 +100,7 @@ def measure(
         eot: Draws per query of a randomised model, each counted as a pass; 10 unless stated.
         diagnose: Whether to warn, in one line, of results that cannot be trusted: every label wrong, outputs that are
             no logits, points that are not found or not confirmed.
+        search: Deprecated, the former name of ``precision``.
 
     Returns:
         One row per sample: distance, adversarial input, labels, passes spent. For a list of norms, a dictionary with
@@ -122,18 +129,21 @@ def measure(
         raise InputError(f"budget is {budget}: it counts forwards + backwards per sample, so give at least 1")
     if batch < 1:
         raise InputError(f"batch is {batch}: it must be at least 1")
+    if search is not None:
+        warnings.warn("measure(search=…) is deprecated: use precision=…", DeprecationWarning, stacklevel=2)
+        precision = search
     if enough is not None and not (isinstance(enough, Real) and 0 < enough < float("inf")):
         raise InputError(f"enough is {enough!r}: give a distance above 0, such as 8/255")
     rule = as_randomized(randomized, eot)
     space = {"bounds": bounds, "scale": scale, "fixed": fixed}
     total = count_rows(images, labels)
-    classifier = _as_classifier(model, space, batch, search, compiled, rule, images)
+    classifier = _as_classifier(model, space, batch, precision, compiled, rule, images)
     with open_session(classifier) as session, show_progress(progress, total and total * len(norms)) as advance:
         if progress is True and session.classifier.device.type == "cpu":
             batch = min(batch, SHOWN)
         results = _measure_chunks(
-            session, read_chunks(images, labels, targets, ids, batch), norms, attack, auto=search == "auto",
-            batch=batch, budget=budget, enough=enough, seed=seed, progress=advance,
+            session, read_chunks(images, labels, targets, ids, batch), norms, attack, batch=batch, budget=budget,
+            enough=enough, seed=seed, progress=advance,
         )  # fmt: skip
         findings = find_doubts(session, results, attack) if diagnose else []
     if findings:
@@ -145,20 +155,16 @@ def measure(
 
 
 def _measure_chunks(
-    session: Session, chunks: Iterable[Chunk], norms: Sequence[Norm], attack: Attack, *, auto: bool, batch: int,
+    session: Session, chunks: Iterable[Chunk], norms: Sequence[Norm], attack: Attack, *, batch: int,
     budget: int | None, enough: float | None, seed: int, progress: Callable[[int], None] | None,
 ) -> list[Margins]:  # fmt: skip
-    """Measure chunks of samples in each norm; ``auto`` chooses the precision of the search on the first."""
+    """Measure chunks of samples in each norm."""
     parts: list[list[Margins]] = [[] for _ in norms]
-    searches: dict[Norm, str] = {}
     for chunk in chunks:
         samples = session.validate(*chunk)
         for norm, done in zip(norms, parts, strict=True):
-            if auto and norm not in searches:
-                searches[norm] = choose_precision(session, samples, norm, attack, budget)
-            used = session.configure(search=searches[norm]) if auto else session
             margins, used = measure_samples(
-                used, samples, norm, attack, batch=batch, budget=budget, seed=seed, progress=progress, enough=enough
+                session, samples, norm, attack, batch=batch, budget=budget, seed=seed, progress=progress, enough=enough
             )
             if used.batch_size < session.batch_size:  # memory ran out
                 batch, session = used.batch_size, session.configure(batch_size=used.batch_size)
@@ -180,13 +186,13 @@ def measure_samples(
     settings = {
         "attack": repr(attack), "budget": budget, "seed": seed, "targeted": samples.targets is not None,
         **session.space.describe(),
-        "dtype": str(samples.images.dtype), "torch": str(torch.__version__), "search": session.execution.search,
+        "dtype": str(samples.images.dtype), "torch": str(torch.__version__),
         **({} if rule is None else {"randomized": asdict(rule)}), **({} if enough is None else {"enough": enough}),
         **({"within": attack.eps} if isinstance(attack, FixedRadiusAttack | ExternalAttack) and attack.eps else {}),
     }  # fmt: skip
     parts, used = [], session
     for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):
-        settings |= used.describe()
+        settings |= used.describe(attack.low_precision(norm, budget))
         parts.append(Margins(norm=norm.name, settings=settings, certified_by=(), **columns))
         if progress is not None:
             progress(len(columns["label"]))
@@ -203,6 +209,8 @@ def find_doubts(session: Session, results: Sequence[Margins], attack: Attack) ->
             continue
         columns = {name: getattr(margins, name).numpy() for name in margins.columns() if name != "adversarial"}
         name = known.get(type(attack), type(attack).__name__)
+        if isinstance(attack, ExternalAttack):
+            name = attack.name if attack.eps is None else f"{attack.name}@{attack.eps:.4g}"
         found = check_results({**columns, "attack": np.full(n, name), "norm": np.full(n, margins.norm)})
         restricted = session.space.fixed is not None or bool((session.space.lo == session.space.hi).any())
         doubts += [each for each in found if each.grade == "grave" and not (each.code == "not-found" and restricted)]
@@ -221,10 +229,15 @@ def show_progress(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = ("margins", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        "margins", BarColumn(), MofNCompleteColumn(), "{task.fields[rate]}", TimeElapsedColumn(), TimeRemainingColumn()
+    )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda done: bar.advance(task, done)
+        bar.add_task("", total=total, rate="")
+        (task,) = bar.tasks
+        yield lambda done: bar.update(
+            task.id, advance=done, rate=f"{(task.completed + done) / max(task.elapsed or 0, 1e-9):.3g}/s"
+        )
 
 
 def as_attack(attack: Any) -> Attack:
@@ -235,26 +248,29 @@ def as_attack(attack: Any) -> Attack:
         return attack
     if isinstance(attack, str) and attack in ATTACKS:
         return ATTACKS[attack]()
+    if isinstance(attack, str) and attack.partition("@")[0] in EXTERNAL_ATTACKS:
+        return external_attack(attack)
     if isinstance(attack, str):
-        raise InputError(f"no attack named {attack!r}: {choose(attack, ATTACKS)}")
+        raise InputError(f"no attack named {attack!r}: {choose(attack, [*ATTACKS, *EXTERNAL_ATTACKS])}")
     raise InputError(f"attack is {attack!r}: give an attack such as Race(), or one of {', '.join(ATTACKS)}")
 
 
 def _as_classifier(
-    model: nn.Module | Classifier | Session, space: dict[str, Any], batch: int, search: str, compiled: bool,
-    rule: Randomized | None, images: Any,
+    given: nn.Module | Classifier | Session | ModelWithBounds, space: dict[str, Any], batch: int, precision: str,
+    compiled: bool, rule: Randomized | None, images: Any,
 ) -> Classifier | Session:  # fmt: skip
     """What was given, or a classifier with these settings."""
+    model, bounds = unwrap(given, space["bounds"])
+    space = {**space, "bounds": bounds}
     if not isinstance(model, Classifier | Session):
-        search = "float32" if search == "auto" and rule is None else search
         return Classifier(
-            model, **space, batch_size=batch, search=search, compiled=compiled, randomized=rule or False,
+            model, **space, batch_size=batch, precision=precision, compiled=compiled, randomized=rule or False,
             device=images.device if isinstance(images, Tensor) else None,
         )  # fmt: skip
-    given = {name: value is not None for name, value in space.items()}
-    given |= {"search": search != "float32", "compiled": compiled, "randomized": rule is not None}
-    for name, stated in given.items():
-        if stated:
+    stated = {name: value is not None for name, value in space.items()}
+    stated |= {"precision": precision != "auto", "compiled": compiled, "randomized": rule is not None}
+    for name, again in stated.items():
+        if again:
             raise InputError(f"{name} is given twice: pass it to the Classifier alone")
     return model
 
@@ -306,17 +322,18 @@ def _measure_batch(
         "distance_at_90pct": torch.zeros(n, dtype=float64),
     }  # fmt: skip
     todo = (~wrong).nonzero()[:, 0]
-    if len(todo):
-        evaluator = session.calibrate(batch.images, logits)
+    low = attack.low_precision(norm, budget)
+    parts = by_clarity(session.calibrate(batch.images, logits, low=low), batch, logits, todo) if len(todo) else []
+    for rows, evaluator in parts:
         solution = session.solve(
-            batch.select(todo), norm, attack, budget=budget, seed=seed, evaluator=evaluator, enough=enough
+            batch.select(rows), norm, attack, budget=budget, seed=seed, evaluator=evaluator, enough=enough
         )
         found = {
             "distance": solution.distance, "adversarial": solution.adversarial, "success": solution.success,
-            "adversarial_label": torch.where(solution.success, solution.label, prediction[todo]),
+            "adversarial_label": torch.where(solution.success, solution.label, prediction[rows]),
             "forwards": solution.forwards, "backwards": solution.backwards, "rejected": solution.rejected,
             "distance_at_90pct": solution.history.distance_at(0.9).double(),
         }  # fmt: skip
         for name, column in found.items():
-            columns[name][todo] = column
+            columns[name][rows] = column
     return columns

@@ -94,12 +94,14 @@ def test_a_descent_does_not_search_in_balls_that_are_smaller_than_what_is_enough
     assert 0.95 < shortest[1] < 1
 
 
-@pytest.mark.parametrize("search", ["float32", "bf16"])
-def test_samples_leave_captured_batches_between_blocks_of_a_plan(search: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_samples_leave_captured_batches_between_blocks_of_a_plan(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = standins.install(monkeypatch)
     model = smooth(dtype=torch.float32)
     images, labels = inputs(model, n=10)
-    classifier = ma.Classifier(model, search=search)
+    classifier = ma.Classifier(model, precision=precision)
     full = ma.measure(classifier, images, labels, "l2", budget=240)
     enough = float(full.distance.median()) * 1.1
     captured = len(made)

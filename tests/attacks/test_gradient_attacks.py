@@ -1,5 +1,6 @@
 """FGSM, BIM, PGD, Search, LogitDifferenceAttack and DAA: known margins, and what each may not do."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -128,7 +129,19 @@ def test_bim_is_pgd_from_the_input(network: nn.Module, digits: Digits) -> None:
 def test_the_hinge_is_flat_beyond_its_confidence() -> None:
     logits, label = torch.tensor([[3.0, 1.0, 2.0], [0.0, 80.0, 5.0]]), torch.tensor([0, 0])
     assert losses.Hinge(50.0)(logits, label).tolist() == [1.0, -50.0]
+    assert losses.Hinge(50.0)(100 * logits, label).tolist() == [100.0, -50.0]  # a confident model has a gradient
+    assert losses.Hinge(50.0, targeted=True)(100 * logits, label).tolist() == [50.0, -8000.0]
     assert "CrossEntropy()" in repr(PGD())
+
+
+def test_until_its_confidence_the_hinge_is_the_margin(network: nn.Module, digits: Digits) -> None:
+    """A sample ends at its first adversarial point, long before the hinge is flat, so both give the same points."""
+    pgd, digits = PGD(eps=0.15, steps=6, step=0.2), (digits[0][:6], digits[1][:6])
+    hinge, margin = (
+        ma.measure(network, *digits, "linf", attack=replace(pgd, loss=loss)) for loss in (losses.Hinge(), losses.MARGIN)
+    )
+    assert margin.success.any()
+    assert torch.equal(hinge.distance, margin.distance)
 
 
 @pytest.mark.parametrize("flow", [Blob(), DGF()], ids=repr)

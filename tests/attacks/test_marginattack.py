@@ -1,4 +1,4 @@
-"""MarginAttack move by move against the paper's equations, its presets against the paper's table, and Theorem 1."""
+"""MarginAttack move by move against the paper's equations, and its presets against the paper's table."""
 
 from dataclasses import replace
 from typing import Literal
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from models import inputs, smooth
-from oracles import linear, sphere
+from oracles import linear
 from problems import validated
 from torch import Tensor, nn
 
@@ -18,12 +18,12 @@ from marginattack.attacks.marginattack import (
     Clipped,
     DefaultProjection,
     InBox,
+    LinearProjection,
     TangentProjection,
 )
 from marginattack.attacks.presets import PRESETS
 from marginattack.core.norms import L0, L1, L2, LINF, Norm
-from marginattack.core.problem import Observation, Observer
-from marginattack.core.schedules import Constant, Power
+from marginattack.core.schedules import Power
 
 FREE = (-torch.inf, torch.inf)
 PLAIN = ma.MarginAttack(follow=0, scans=0, moves=40, closing=10, rescue=0)
@@ -84,6 +84,42 @@ def test_without_a_push_the_second_design_shrinks_towards_the_input(norm: Norm) 
     z = random(problem)
     x = BallProjection(0.0)(problem, z, random(problem, -1, 1), 0.3)
     torch.testing.assert_close(norm.size(x - problem.x0), 0.7 * norm.size(z - problem.x0))
+
+
+@pytest.mark.parametrize(("norm", "dual"), [(L2, L2), (LINF, L2), (LINF, L1)], ids=str)
+@pytest.mark.parametrize("beta", [1.0, 0.3])
+def test_the_linearised_second_design_is_equations_9_and_10_with_their_signs_put_right(
+    norm: Norm, dual: Norm, beta: float
+) -> None:
+    problem, b = pose(norm, bounds=FREE), 0.5
+    z, grad_c = random(problem, -2, 2), random(problem, -3, 3)
+    x = LinearProjection(b, dual)(problem, z, grad_c, beta)
+    for i in range(len(z)):
+        v, s = z[i] - problem.x0[i], norm.steepest(grad_c[i : i + 1])[0]
+        if dual is L2:  # Eq. 10 as printed, with ∇d = v
+            d, grad_d = v @ v, v
+            torch.testing.assert_close((d - b * (v @ s)) / (v @ v), 1 - b * (v @ s) / (v @ v))
+        else:
+            d, grad_d = v.abs().max(), torch.where(v.abs() == v.abs().max(), torch.sign(v), 0)
+        a = (d - b * (grad_d @ s)) / (grad_d @ grad_d)
+        torch.testing.assert_close(x[i], z[i] - beta * a * grad_d - beta * b * s)
+        torch.testing.assert_close(grad_d @ (x[i] - z[i]), -beta * d)  # Eq. 9 with its sign
+
+
+def test_at_beta_1_the_linearised_design_keeps_starts_apart_and_the_exact_one_does_not() -> None:
+    problem = pose(LINF)
+    starts, g = [random(problem) for _ in range(2)], random(problem, -3, 3)
+    exact = [BallProjection(0.1)(problem, z, g, 1.0) for z in starts]
+    assert exact[0].equal(exact[1])
+    assert exact[0].equal(problem.x0)
+    linear = [LinearProjection(0.1)(problem, z, g, 1.0) for z in starts]
+    assert (LINF.size(linear[0] - linear[1]) > 0.001).all()
+
+
+def test_a_projection_at_the_input_stays_finite() -> None:
+    problem = pose(LINF)
+    x = LinearProjection(0.1)(problem, problem.x0, random(problem, -3, 3), 0.5)
+    assert torch.isfinite(x).all()
 
 
 @pytest.mark.parametrize("norm", [L2, LINF], ids=str)
@@ -162,6 +198,21 @@ def test_the_default_is_the_second_design_in_linf_and_the_first_elsewhere(norm: 
     assert ma.MarginAttack().projection(problem, z, g, 0.4).equal(expected)
 
 
+@pytest.mark.parametrize("norm", [L2, LINF], ids=str)
+def test_final_tuning_until_misclassified_ends_each_sample_at_its_first_success(norm: Norm) -> None:
+    attack = replace(PLAIN, moves=20, closing=10)
+    fixed, until = pose(norm), pose(norm)
+    fixed.solve(attack)
+    until.solve(replace(attack, until_misclassified=True))
+    found = torch.isfinite(fixed.incumbent.distance)
+    assert found.all()
+    assert until.incumbent.distance.isfinite().equal(found)
+    assert (until.incumbent.distance >= fixed.incumbent.distance).all()
+    assert (until.budget.backwards <= fixed.budget.backwards).all()
+    assert (until.budget.backwards < fixed.budget.backwards).any()
+    assert until.budget.backwards.min() >= 10  # the pairs are not cut short
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_no_preset_uses_the_default_projection(name: str) -> None:
     assert not isinstance(ma.preset(name).projection, DefaultProjection)
@@ -226,9 +277,9 @@ def test_presets_are_the_columns_of_the_papers_table(name: str, scale: int) -> N
     if b is None:
         assert attack.projection == TangentProjection()
     else:
-        assert isinstance(attack.projection, BallProjection)
+        assert isinstance(attack.projection, LinearProjection)
         assert attack.projection.b == pytest.approx(b * unit)
-        assert not attack.projection.relative
+        assert attack.projection.dual is L2
     assert attack.radius == pytest.approx(u * unit)
     assert attack.restarts == restarts
     for k in (0, 1, 9, 80):
@@ -238,6 +289,17 @@ def test_presets_are_the_columns_of_the_papers_table(name: str, scale: int) -> N
     assert attack.closing_alpha == 1.0  # correction 7
     assert (attack.moves, attack.closing, attack.scans) == (500 if name == "challenge" else 200, 20, 10)
     assert (attack.follow, attack.scan_near, attack.restoration) == (0, "input", InBox())
+
+
+def test_the_first_author_counts_moves() -> None:
+    """Projection k is move 2k + 2 of all, counted from 1; scans are the restorations among the first 21 moves."""
+    for name, exponent, alpha in (("author-l2", 0.3, 1.0), ("author-linf", 1.0, 0.2)):
+        attack = ma.preset(name)
+        assert [attack.beta(k, 90) for k in (0, 1, 89)] == pytest.approx([m**-exponent for m in (2, 4, 180)])
+        assert (attack.alpha(3, 90), attack.closing_alpha, attack.offset(3, 90)) == (alpha, alpha, -0.1)
+        assert (attack.scans, attack.scan_near, attack.restoration) == (11, "iterate", ActiveSet(5))
+    assert ma.preset("author-linf").projection == BallProjection(b=0.1)
+    assert Power(1.0, first=2)(0, 90) == 0.5
 
 
 def test_presets_depend_on_the_width_of_the_box_only() -> None:
@@ -277,47 +339,6 @@ def test_the_closing_moves_succeed_on_every_digit_with_the_papers_settings(
     assert margins.success.all()
     assert not margins.rejected.any()
     assert (margins.distance < 0.3).all()
-
-
-class Recorder(Observer):
-    """Keeps each point that was queried, and c there."""
-
-    def __init__(self) -> None:
-        self.points, self.c = list[Tensor](), list[Tensor]()
-
-    def record(self, query: Observation) -> None:
-        self.points.append(query.points)
-        self.c.append(query.c)
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_the_iterates_converge_as_theorem_1_promises(inside: bool) -> None:
-    oracle, recorder = sphere(0, inside=inside, n=20), Recorder()
-    classifier = ma.Classifier(oracle.model, bounds=oracle.bounds)
-    beta = Power(0.5)
-    attack = ma.MarginAttack(
-        rescue=0, moves=400, closing=0, follow=0, scans=0, beta=beta, offset=Constant(0.0), radius=0.3,
-        projection=TangentProjection(),
-    )  # fmt: skip  # from x₀ itself every iterate would be on the line to x*, without a tangential error
-    with validated(classifier, oracle.images, oracle.labels) as (session, batch):
-        session.problem(batch, L2, observer=recorder).solve(attack)
-    assert len(recorder.c) == 401  # the last point is queried as well
-    x = torch.stack(recorder.points[:-1:2])  # x_k, before each restoration
-    c = torch.stack(recorder.c[:-1:2])[:, :, 0].abs()
-    rate = torch.tensor([beta(k, 200) for k in range(200)], dtype=torch.float64)[:, None]
-
-    # |c(x_k)| ≤ κ β_k, up to the decision tolerance that c is raised by
-    kappa = (c / rate)[1:11].amax(0)
-    assert (c[11:] <= kappa * rate[11:] + 1e-12).all()
-
-    # ‖P(x_k − x*)‖ → 0, x* = R x₀ / ‖x₀‖ and P onto the tangent plane there
-    radius, axis = 2.0, oracle.images / oracle.images.norm(dim=1, keepdim=True)
-    error = x - radius * axis
-    tangential = (error - (error * axis).sum(2, keepdim=True) * axis).norm(dim=2)
-    assert (tangential[0] > 0.05).all()
-    assert (tangential[-1] < 1e-3 * tangential[0]).all()
-    assert (tangential[-1] <= tangential[50] + 1e-12).all()
-    assert (error[-1].norm(dim=1) < 1e-2).all()
 
 
 @pytest.mark.parametrize(("moves", "closing", "pairs"), [(40, 10, 15), (40, 0, 20), (41, 40, 10), (7, 2, 2), (1, 1, 0)])

@@ -109,6 +109,20 @@ def test_jsma_first_moves_the_papers_pair(theta: float) -> None:
     assert bool((seen[1][0, moved] == (1.0 if theta > 0 else 0.0)).all())
 
 
+def test_jsma_with_single_features_first_moves_the_most_salient_one() -> None:
+    """Their Eq. 8: the largest −∂F_t Σ∂F_j, both factors of the right sign."""
+    model, x, _ = linear()
+    x, target = x[:1], torch.tensor([0])
+    model.bias.data[0] = -100.0  # never reached, so that exactly one step is seen
+    seen: list[Tensor] = []
+    problem = pose(model, x, model(x).argmax(1), norm=ma.L0, targets=target, budget=6)
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach().clone()))
+    problem.solve(JSMA(both=False, of=(OWN, AGAINST_REST), saliency=Single()))
+    a, b = model.weight.detach()[0], -model.weight.detach()[1:].sum(0)
+    salient = torch.where((a > 0) & (b > 0) & (x[0] < 1), a * b, 0)
+    assert (seen[1] != seen[0])[0].nonzero().flatten().tolist() == [int(salient.argmax())]
+
+
 @pytest.mark.parametrize("saliency", [Pairs(), Single()])
 @pytest.mark.parametrize("gamma", [0.05, 0.2, 0.5])
 def test_jsma_changes_few_features_in_steps_of_theta(saliency: Pairs | Single, gamma: float) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.bounds import METHODS, Relaxation
+from marginattack.core.flags import tf32
 
 SLACK = 1e-9  # rounding of the reference's own distances
 
@@ -155,3 +156,13 @@ def test_margins_of_something_else_are_refused() -> None:
         ma.bound(ma.Classifier(model), x, [0, 1], bounds=(0, 1))
     open_box = ma.bound(model, x, [0, 1], "l2", upper=margins, bounds=(-float("inf"), float("inf")))
     assert bool(open_box.closed.all())  # balls are finite, whatever the box
+
+
+def test_bounds_work_where_tf32_is_switched_off_as_on_a_gpu() -> None:
+    cudnn, x = torch.backends.cudnn, torch.rand(2, 4)
+    model = random_network(0, 4)
+    with tf32(False):
+        brackets = ma.bound(model, x, model(x).argmax(1), "linf", method="crown")
+        assert cudnn.conv.fp32_precision == cudnn.rnn.fp32_precision == "ieee"  # type: ignore[attr-defined]
+    assert bool((brackets.lower > 0).all())
+    assert cudnn.allow_tf32

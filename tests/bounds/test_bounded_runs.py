@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 
 import marginattack as ma
 from marginattack.cli import app
+from marginattack.runs import bounding
+from marginattack.storage.bounds import commit_bounds
 from marginattack.storage.parquet import read_metadata, write_table
 from marginattack.storage.run_folder import RunFolder
 
@@ -98,8 +100,6 @@ def test_bounds_are_computed_once_and_recorded(crown: Path) -> None:
     assert times(crown) == before
     hint = f"names Python code as its model, which only you can run: add --model {MODELS}:small"
     assert hint in marginattack("bound", crown, "--method", "crown", code=2)
-    refused = marginattack("bound", crown, *CROWN[:3], "alpha", code=2)
-    assert 'holds bounds of other settings (method was "crown", is "alpha")' in refused
     other = marginattack("bound", crown, "--model", f"{MODELS}:other", code=2)
     assert "was measured with another model or other data (model.digest was" in other
 
@@ -151,6 +151,54 @@ def test_a_solver_and_other_seeds_move_the_upper_side(tmp_path: Path) -> None:
         [level["accuracy"] for level in summary["robust"]], abs=0.1
     )
     marginattack("report", tmp_path / "run", "-o", tmp_path / "page.html")
+
+
+def test_other_methods_refine_what_is_there(crown: Path, folder: Path) -> None:
+    before = {norm: ma.Margins.load(crown, norm=norm) for norm in ("l2", "linf")}
+    marginattack("bound", crown, *CROWN[:3], "ibp")  # nothing is better
+    for norm, old in before.items():
+        assert torch.equal(ma.Margins.load(crown, norm=norm).lower, old.lower)
+    marginattack("bound", crown, *CROWN[:3], "clever", "--radius", 0.5)
+    kept = times(crown)
+    marginattack("bound", crown, *CROWN[:3], "alpha")
+    assert not times(crown).items() & kept.items()
+    gained = 0
+    for norm, old in before.items():
+        new = ma.Margins.load(crown, norm=norm)
+        assert bool((new.lower >= old.lower).all())
+        better = new.lower > old.lower
+        gained += int(better.sum())
+        assert new.certified_by == tuple(
+            "alpha" if more else name for more, name in zip(better.tolist(), old.certified_by, strict=True)
+        )
+    assert gained > 0
+    assert json.loads(marginattack("report", crown, "--json"))[0]["parts"][0]["bounds"]["median_estimate"] > 0
+    refined = times(crown)
+    for method in (("crown",), ("alpha",), ("clever", "--radius", 0.5)):  # all of them are done
+        marginattack("bound", crown, *CROWN[:3], *method)
+    assert times(crown) == refined
+    assert RunFolder(crown).manifest["bounds"]["settings"]["method"] == "alpha"
+
+
+def test_refining_that_is_interrupted_resumes(crown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+
+    def interrupted(*arguments: Any) -> None:
+        if done:
+            raise KeyboardInterrupt
+        done.append(arguments)
+        commit_bounds(*arguments)
+
+    monkeypatch.setattr(bounding, "commit_bounds", interrupted)
+    before = times(crown)
+    marginattack("bound", crown, *CROWN[:3], "ibp", code=130)
+    changed = {file for file, time in times(crown).items() if time != before[file]}
+    assert len(changed) == 1
+    assert ma.Margins.load(crown, norm="linf").certified_by  # readable all the time
+    monkeypatch.undo()
+    middle = times(crown)
+    marginattack("bound", crown, *CROWN[:3], "ibp")
+    assert {file for file, time in times(crown).items() if time == middle[file]} == changed
 
 
 def test_clever_is_marked_as_an_estimate(plain: Path) -> None:

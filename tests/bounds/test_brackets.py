@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import marginattack as ma
 
@@ -111,3 +113,21 @@ def test_infinite_boxes(method: str) -> None:
     free = (-float("inf"), float("inf"))
     with pytest.raises(ma.InputError, match="bounds are infinite and so is a margin: give finite bounds"):
         ma.bound(MODEL, X, Y, method=method, bounds=free)
+
+
+def test_a_data_loader_and_several_norms_give_what_arrays_do() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).requires_grad_(False)
+    x = torch.rand(5, 4)
+    y = model(x).argmax(1)
+    loader = DataLoader(TensorDataset(x, y), batch_size=2)
+    margins = ma.measure(model, loader, norm=["l2", "linf"], budget=60)
+    both = ma.bound(model, loader, norm=["l2", np.inf], upper=margins, method="crown")
+    assert list(both) == ["l2", "linf"]
+    for norm, found in both.items():
+        expected = ma.bound(model, x, y, norm, upper=margins[norm], method="crown")
+        assert torch.equal(found.lower, expected.lower)
+        assert torch.equal(found.upper, margins[norm].distance)
+    with pytest.raises(ma.InputError, match="upper and norm do not fit"):
+        ma.bound(model, x, y, "l2", upper=margins)  # type: ignore[call-overload]
+    with pytest.raises(ma.InputError, match="labels are missing"):
+        ma.bound(model, x, norm="l2")

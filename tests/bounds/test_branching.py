@@ -12,6 +12,7 @@ from test_propagation import mlp, points_in, region_of
 from torch import Tensor, nn
 
 import marginattack as ma
+from marginattack.bounds.branching import Branching, Table
 from marginattack.bounds.closing import Closing
 from marginattack.bounds.graph import trace
 from marginattack.bounds.leaves import nearest_point
@@ -111,6 +112,22 @@ def test_pools_in_l2_leave_a_bracket() -> None:
     brackets = ma.bound(model, x, y, "l2", upper=upper, method="exact")
     assert bool((brackets.lower > 0).all())
     assert bool((brackets.lower <= upper.distance).all())
+
+
+def test_a_domain_that_cannot_be_decided_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = mlp(6, 14, 12, 4, scale=2.0), torch.rand(3, 6, generator=torch.Generator().manual_seed(0))[2:]
+    y, bound = model(x).argmax(1), Branching._bound
+    upper = ma.measure(model, x, y, "l2", budget=100)
+
+    def undecided(self: Branching, table: Table, steps: int) -> Table:
+        left = bound(self, table, steps)
+        left["node", 0] = torch.where(left["goal", 0] == 0, -1, left["node", 0])
+        return left
+
+    monkeypatch.setattr(Branching, "_bound", undecided)
+    stuck = ma.bound(model, x, y, "l2", upper=upper, method="exact", tolerance=0.02)
+    proven = (stuck.per_class >= 0.98 * upper.distance[:, None]).sum(1)
+    assert proven.tolist() == [3]  # all classes, its own included, but the one with such a domain
 
 
 def test_a_boundary_near_the_corner_of_the_box_is_found_without_an_attack() -> None:

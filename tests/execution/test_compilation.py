@@ -128,7 +128,7 @@ def test_out_of_memory_in_low_precision_is_raised(monkeypatch: pytest.MonkeyPatc
         raise torch.OutOfMemoryError("out of memory")
 
     model = smooth(dtype=torch.float32)
-    with validated(Classifier(model, batch_size=4, search="bf16"), *inputs(model, n=4)) as (session, batch):
+    with validated(Classifier(model, batch_size=4, precision="bf16"), *inputs(model, n=4)) as (session, batch):
         logits = session.logits(batch.images)
         monkeypatch.setattr(sessions, "logits_in_batches", breaks)
         with pytest.raises(torch.OutOfMemoryError):  # the batch is halved
@@ -141,14 +141,15 @@ def test_compiling_on_a_cpu_raises() -> None:
 
 
 @on_a_gpu
-@pytest.mark.parametrize("search", ["float32", "bf16"])
-def test_on_a_gpu_a_compiled_model_has_the_same_margins(search: str) -> None:
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_on_a_gpu_a_compiled_model_has_the_same_margins(precision: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)).cuda()
     images = torch.rand(40, 1, 8, 8)
     labels = model.eval()(images.cuda()).argmax(1).cpu()
     plain = ma.measure(model, images, labels, "l2", budget=200, batch=40)
-    compiled = ma.measure(model, images, labels, "l2", budget=200, batch=40, compiled=True, search=search)
+    compiled = ma.measure(model, images, labels, "l2", budget=200, batch=40, compiled=True, precision=precision)
     assert compiled.settings["compiled"] == "compiled"
     assert bool(compiled.success.all())
-    assert float((compiled.distance / plain.distance).mean()) == pytest.approx(1, abs=1e-3)
+    close = 1e-3 if precision == "float32" else 5e-3  # a search in bf16 differs that much, compiled or not
+    assert float((compiled.distance / plain.distance).mean()) == pytest.approx(1, abs=close)

@@ -90,7 +90,7 @@ def test_what_was_captured_before_changes_nothing(graphs_made: list[StandInGraph
         first, again = (session.problem(batch, as_norm("l2"), budget=60) for _ in range(2))
         first.solve(Race())
         again.solve(Race())
-        assert session.configure(search="bf16").graphs is session.graphs
+        assert session.configure(precision="bf16").graphs is session.graphs
         assert session.configure(graphs=False).graphs.why_not == "switched off"
     assert first.incumbent.distance.equal(again.incumbent.distance)
     assert first.incumbent.points.equal(again.incumbent.points)

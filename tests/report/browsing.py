@@ -5,6 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from marginattack.storage.run_folder import RunFolder
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -28,5 +32,38 @@ def open_page(browser: "Browser", path: Path, *, width: int = 1600, scheme: str 
     context.close()
 
 
+def records(page: "Page", chart: str, field: str, norm: str = "l2") -> list[dict[str, Any]]:
+    """Return the rows of the chart's last dataset that has this field."""
+    script = """([view, field]) => {
+        const every = view.getState({signals: () => false, data: () => true, recurse: false}).data;
+        const has = (name) => Array.isArray(view.data(name)) && view.data(name)[0]?.[field] !== undefined;
+        const found = Object.keys(every).filter(has);
+        return found.length ? view.data(found.at(-1)).map(row => ({...row})) : [];
+    }"""
+    handle = page.evaluate_handle(f"[{VIEW.format(norm=norm, chart=chart)}, '{field}']")
+    found: list[dict[str, Any]] = page.evaluate(script, handle)
+    return found
+
+
 def signal(page: "Page", chart: str, name: str, norm: str = "l2") -> Any:
     return page.evaluate(f"{VIEW.format(norm=norm, chart=chart)}.signal('{name}')")
+
+
+def margins(run: Path, norm: str) -> np.ndarray:
+    """Return the margins of the correctly classified samples."""
+    store = RunFolder(run)
+    column = store.numeric_columns(store.find(norm=norm))
+    kept: np.ndarray = column["distance"][column["label"] == column["prediction"]].numpy()
+    return kept
+
+
+def wait_for_charts(page: "Page") -> None:
+    page.evaluate("Promise.all([...report.views.values()].map(v => v.view.runAsync())).then(() => null)")
+
+
+def pin(page: "Page", value: str, norm: str = "l2") -> float:
+    field = page.locator(f"input.pin[data-norm='{norm}']")
+    field.fill(value)
+    field.press("Enter")
+    wait_for_charts(page)
+    return float(page.evaluate(f"report.state.shared['{norm}'].pin"))

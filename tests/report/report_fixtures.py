@@ -56,6 +56,26 @@ def two_runs_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def photos_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 named colour images of a thousand named classes."""
+    folder, names = tmp_path_factory.mktemp("photos"), [f"animal {i}, with a long second name" for i in range(1000)]
+    run = made_up_run(folder / "photos", 60, norms=("linf",), classes=names, shape=(3, 80, 80), named=True, scale=0.01)
+    write_report([run], folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="session")
+def table_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of a table with named features."""
+    folder = tmp_path_factory.mktemp("table")
+    about = {"name": "table.csv", "digest": "0" * 64, "n": 90, "shape": [12], "classes": ["no", "yes"],
+             "features": [f"feature_{i}" for i in range(12)]}  # fmt: skip
+    run = made_up_run(folder / "table", 90, norms=("l2",), classes=2, shape=(12,), data=about)
+    write_report([run], folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="session")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with markup in every text that a user controls."""
     folder = tmp_path_factory.mktemp("hostile")

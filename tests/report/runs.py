@@ -20,7 +20,9 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def real_run(path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str, ...] = ("l2", "linf")) -> Path:
+def real_run(
+    path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str, ...] = ("l2", "linf"), **change: Any
+) -> Path:
     """Measure bundled digits with the bundled network, as the command line does."""
     from marginattack.runs.run import run
     from marginattack.runs.settings import Settings
@@ -28,6 +30,7 @@ def real_run(path: Path, *, digits: int = 48, moves: int = 16, norms: tuple[str,
     settings = {
         "model": "zoo:mnist-cnn", "data": {"source": "samples:mnist", "limit": digits}, "norms": list(norms),
         "attacks": ["marginattack"], "attack": {"marginattack": {"moves": moves}}, "batch": 64,
+        **change,
     }  # fmt: skip
     run(
         Settings.model_validate(settings), path, progress=_silent, on_finding=lambda finding: None, ignore_findings=True
@@ -43,7 +46,7 @@ def _silent(what: str, total: int) -> Iterator[Any]:
 def made_up_run(
     path: Path, n: int, *, norms: tuple[str, ...] = ("l2", "linf"), attacks: tuple[str, ...] = ("marginattack",),
     classes: list[str] | int = 10, shape: tuple[int, ...] = (1, 8, 8), shard: int = 512, model: str = "made.py:up",
-    seed: int = 0, scale: float = 1.0, leave_out: int = 0, identity: dict[str, Any] | None = None,
+    seed: int = 0, scale: float = 1.0, leave_out: int = 0, named: bool = False, identity: dict[str, Any] | None = None,
     **change: Any,
 ) -> Path:  # fmt: skip
     """Write a run with n random results, without the last ``leave_out`` shards of each part."""
@@ -54,7 +57,7 @@ def made_up_run(
     about = {
         "parts": [{"attack": part.attack, "norm": part.norm} for part in parts], "samples": n, "shard": shard,
         "model": {"name": model, "digest": digest, "classes": names, "preprocessing": {"mean": None, "from": "none"}},
-        "data": {"name": "made-up", "digest": "0" * 64, "n": n, "shape": list(shape), "classes": None},
+        "data": {"name": "made-up", "digest": "0" * 64, "n": n, "shape": list(shape), "classes": None, "names": named},
         "attacks": dict.fromkeys(attacks, ATTACK),
         "settings": {"model": {"source": model}, "norms": list(norms), "seed": seed, "budget": None},
         "versions": {"marginattack": "0"}, "started": "2026-01-01T00:00:00+00:00",
@@ -72,6 +75,8 @@ def made_up_run(
     for part in parts:
         for number_, rows in list(enumerate(store.shards))[: len(store.shards) - leave_out]:
             columns, images = _shard(part, rows, number, shape, seed, scale)
+            if named:
+                columns["name"] = [f"photos/{row:04d}.png" for row in rows]
             right = int((columns["label"] == columns["prediction"]).sum())
             store.commit(part, number_, columns, images, {"seen": len(rows), "right": right})
     return path
@@ -88,7 +93,7 @@ def _shard(
     to = (label + rng.integers(1, classes, n)) % classes
     right = rng.random(n) > 0.03
     unit = scale * (0.1 if part.norm == "linf" else 1.2)
-    distance = np.where(right, unit * np.exp(0.35 * rng.standard_normal(n) + 0.03 * label), 0.0)
+    distance = np.where(right, unit * np.exp(0.35 * rng.standard_normal(n) + 0.03 * (label % 10)), 0.0)
     distance[right & (rng.random(n) < 0.002)] = np.inf
     change = torch.from_numpy(rng.standard_normal((n, *shape)).astype(np.float32)) * 0.05
     columns = {

@@ -109,7 +109,7 @@ def test_charts_and_pages_with_and_without_bounds(bounded: Path, tmp_path: Path)
     (view,) = build_views(group_by_norm(read_runs([bounded])))
     curve = next(plot for plot in PLOTS if plot.name == "curve").to_spec(view, validate=True)
     areas = [layer["encoding"]["y"]["field"] for layer in curve["layer"] if layer["mark"].get("type") == "area"]
-    assert areas == ["certified", "certified"]
+    assert areas == ["certified", "certified", "robust"]  # certified, unknown, attacked
     plain = made_up_run(tmp_path / "plain", 100, norms=("l2",), seed=1)
     page = render_page([bounded])
     assert 'id="brackets"' in page

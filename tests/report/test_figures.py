@@ -2,16 +2,21 @@
 
 import csv
 import xml.etree.ElementTree as ElementTree
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 from runs import made_up_run
 
 from marginattack.report import write_figures
-from marginattack.report.charts import MOVES, PLOTS, plots_with_data
+from marginattack.report.charts import PLOTS, plots_with_data
 from marginattack.report.datasets import build_views
+from marginattack.report.numbers import choose_levels, format_distance, format_number
 from marginattack.report.series import group_by_norm, read_runs
+from marginattack.report.tables import to_latex
 from marginattack.report.theme import DASHES, GREY, PALETTE, THEMES
+from marginattack.report.trace_charts import MOVES
 from marginattack.report.vega import vega_lite_version
 
 pytest_plugins = ["report_fixtures"]
@@ -22,7 +27,7 @@ def test_specs_are_valid(real: Path) -> None:
 
     (view, *_) = build_views(group_by_norm(read_runs([real])))
     for plot in PLOTS:
-        assert plot in plots_with_data(view)
+        assert (plot in plots_with_data(view)) == (plot.name != "paired")
         plot.to_spec(view, validate=True)
         spec = {
             **plot.to_spec(view),
@@ -78,13 +83,49 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 def test_figures_have_the_format_of_their_suffix(written: dict[str, bytes]) -> None:
     kinds = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG"}
-    plots = [plot.name for plot in PLOTS if "trace" not in plot.datasets]  # this run has no traces
+    plots = [plot.name for plot in PLOTS if not {"trace", "paired"} & {*plot.datasets}]  # one run, without traces
     for plot in plots:
         for kind, start in kinds.items():
             assert written[f"{plot}-l2.{kind}"].startswith(start)
         svg = ElementTree.fromstring(written[f"{plot}-l2.svg"])
         assert len(list(svg.iter("{http://www.w3.org/2000/svg}path"))) > 5
-    assert {name.rpartition(".")[0] for name in written} == {f"{p}-l2" for p in (*plots, "numbers", "classes")}
+    tables = {f"{p}-l2" for p in (*plots, "numbers", "classes")}
+    assert {name.rpartition(".")[0] for name in written} == {*tables, "panels"}
+
+
+@pytest.mark.parametrize(("width", "serif", "box"), [(6.75, False, b"[0 0 486 152]"), (3.25, True, b"[0 0 234 304]")])
+def test_panels_have_the_width_of_a_page_or_a_column(tmp_path: Path, width: float, serif: bool, box: bytes) -> None:
+    from marginattack.report.figures import render_figures
+
+    files = dict(islice(render_figures(made_up_run(tmp_path / "run", 50, norms=("l2",)), width=width, serif=serif), 2))
+    assert b"/MediaBox " + box in files["panels.pdf"]
+    svg = files["panels.svg"].decode()
+    assert "(a)" in svg
+    assert "(b)" in svg
+    assert ("Times New Roman" in svg) == serif
+
+
+def test_numbers_have_no_exponents() -> None:
+    numbers = {0.00007814: "0.00007814", 1e-15: "< 0.000001", 12345.6: "12,346", 0.1659: "0.1659", 1.0: "1", 0.0: "0",
+               -0.25: "−0.25", 999.96: "1000", float("inf"): "not found", float("nan"): "–"}  # fmt: skip
+    assert {value: format_number(value) for value in numbers if value == value} == {
+        value: text for value, text in numbers.items() if value == value
+    }
+    assert format_distance(8 / 255) == "8/255"  # typed so, in any norm
+    assert format_distance(0.2) == "0.2"
+    assert format_distance(0.0007, pixels=True) == "0.178/255"
+    assert format_distance(8 / 255, pixels=True, scale=255) == "8"
+    assert r"$<10^{-6}$ & $-$0.5 & 12\,346" in to_latex(("a", "b", "c"), [(1e-15, -0.5, 12345.6)])
+
+
+def test_default_levels_come_from_the_margins() -> None:
+    margins = np.geomspace(0.0001, 0.004, 200)
+    levels = choose_levels(margins, pixels=True)
+    assert levels == [0.05 / 255, 0.2 / 255, 0.5 / 255]
+    shares = [(100 * margins > level).mean() for level in choose_levels(100 * margins)]
+    assert 0.8 < shares[0] < 1
+    assert 0 < shares[-1] < 0.2
+    assert choose_levels(np.array([np.inf, 0.0])) == []
 
 
 def test_tables(written: dict[str, bytes]) -> None:

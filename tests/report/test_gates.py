@@ -126,7 +126,7 @@ def test_an_attack_within_a_radius_judges_nothing_beyond_it(tmp_path: Path) -> N
         assert result.exit_code == 2
         assert "cannot be checked: an attack searched within 0.1 only; measure with race" in result.stderr
     text = RUNNER.invoke(app, ["report", str(run), "--text"]).stdout
-    assert "0.03137: " in text
+    assert "8/255: " in text
     assert "0.3: " not in text
     assert "marginattack linf: within 0.1: distances are of points in that radius, not margins" in text
     assert "not margins" in repr(Margins.load(run, norm="Linf"))

@@ -45,17 +45,18 @@ def test_the_page_tabulates_and_pins_the_eps_that_are_asked_for(
     assert data["pin"] == {"l2": 8 / 255, "linf": 8 / 255}
     curve = data["datasets"]["curve_linf"]["columns"]
     assert curve["robust"][curve["eps"].index(8 / 255)] == pytest.approx(robust(run, 8 / 255), rel=1e-3)
-    assert f'data-v="{8 / 255:.6g}">0.03137</span>' in page
+    assert f'data-v="{8 / 255:.9g}" data-norm="linf">8/255</span>' in page  # as it was typed
+    assert f'data-v="{0.1:.9g}" data-norm="l2">0.1</span>' in page
     cli("report", run, "-o", tmp_path / "page.html", "--eps", "8", "--unit", "255")
     page = (tmp_path / "page.html").read_text()
-    assert f'data-v="{8 / 255:.6g}">8</span>' in page  # in the unit of the page
+    assert f'data-v="{8 / 255:.9g}" data-norm="linf">8</span>' in page  # in the unit of the page
 
 
 def test_figures_take_eps_and_unit_and_text_is_printed_as_well(tmp_path: Path) -> None:
     run = made_up_run(tmp_path / "run", 120, norms=("linf",))
     out = cli("report", run, "--text", "--figures", tmp_path, "--eps", "8", "--eps", "20", "--unit", "255")
     assert "Distances are in units of 1/255." in out
-    assert str(tmp_path / "curve-linf.csv") in out
+    assert f"{tmp_path}: panels.pdf, 6 charts as SVG, PDF and PNG, 3 tables as CSV and LaTeX" in out
     rows = list(csv.DictReader((tmp_path / "curve-linf.csv").read_text().splitlines()))
     assert [float(row["epsilon"]) for row in rows] == [8, 20]
     assert float(rows[0]["robust accuracy, %"]) == pytest.approx(robust(run, 8 / 255), rel=1e-5)

@@ -2,37 +2,16 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from browsing import VIEW, open_page, signal
-from runs import HOSTILE, made_up_run
-
-from marginattack.report import write_report
-from marginattack.storage.run_folder import RunFolder
+from browsing import VIEW, margins, open_page, pin, records, signal, wait_for_charts
+from runs import HOSTILE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytest_plugins = ["report_fixtures"]
-
-
-def records(page: "Page", chart: str, field: str, norm: str = "l2") -> list[dict[str, Any]]:
-    """Return the rows of the chart's last dataset that has this field."""
-    script = """([view, field]) => {
-        const every = view.getState({signals: () => false, data: () => true, recurse: false}).data;
-        const has = (name) => Array.isArray(view.data(name)) && view.data(name)[0]?.[field] !== undefined;
-        const found = Object.keys(every).filter(has);
-        return found.length ? view.data(found.at(-1)).map(row => ({...row})) : [];
-    }"""
-    handle = page.evaluate_handle(f"[{VIEW.format(norm=norm, chart=chart)}, '{field}']")
-    found: list[dict[str, Any]] = page.evaluate(script, handle)
-    return found
-
-
-def wait_for_charts(page: "Page") -> None:
-    page.evaluate("Promise.all([...report.views.values()].map(v => v.view.runAsync())).then(() => null)")
 
 
 def locate(page: "Page", chart: str, x: float, y: float, norm: str = "l2") -> tuple[float, float]:
@@ -44,22 +23,6 @@ def locate(page: "Page", chart: str, x: float, y: float, norm: str = "l2") -> tu
     left, top = page.evaluate(f"{VIEW.format(norm=norm, chart=chart)}.origin()")
     width, height = signal(page, chart, "width", norm), signal(page, chart, "height", norm)
     return corner["x"] + left + x * width, corner["y"] + top + y * height
-
-
-def margins(run: Path, norm: str) -> np.ndarray:
-    """Return the margins of the correctly classified samples."""
-    store = RunFolder(run)
-    column = store.numeric_columns(store.find(norm=norm))
-    kept: np.ndarray = column["distance"][column["label"] == column["prediction"]].numpy()
-    return kept
-
-
-def pin(page: "Page", value: str, norm: str = "l2") -> float:
-    field = page.locator(f"input.pin[data-norm='{norm}']")
-    field.fill(value)
-    field.press("Enter")
-    wait_for_charts(page)
-    return float(page.evaluate(f"report.state.shared['{norm}'].pin"))
 
 
 def test_hovering_shows_values(browser: "Browser", real_page: Path, real: Path) -> None:
@@ -202,29 +165,6 @@ def test_tables_are_sorted_by_keyboard(browser: "Browser", real_page: Path) -> N
             assert values == sorted(values, reverse=expected == "descending")
 
 
-def test_detail_view(browser: "Browser", real_page: Path) -> None:
-    with open_page(browser, real_page) as page:
-        item = page.locator("#gallery .item").first
-        small = item.locator("img").first.bounding_box()
-        item.locator("button").focus()
-        page.keyboard.press("Enter")
-        dialog = page.locator("dialog[open]")
-        large = dialog.locator("img").first.bounding_box()
-        assert small is not None
-        assert large is not None
-        assert large["width"] > 2 * small["width"]
-        assert dialog.locator("img").count() == 3
-        text = dialog.inner_text()
-        assert all(word in text for word in ("Label", "Adversarial class", "Margin, ℓ2", "Passes", "Input fingerprint"))
-        page.keyboard.press("ArrowRight")
-        assert dialog.inner_text() != text
-        page.keyboard.press("ArrowLeft")
-        assert dialog.inner_text() == text
-        page.keyboard.press("Escape")
-        page.wait_for_function("!document.querySelector('dialog').open")
-        assert page.evaluate("document.activeElement === document.querySelector('#gallery .item button')")
-
-
 def test_convergence_follows_the_sample(browser: "Browser", real_page: Path) -> None:
     with open_page(browser, real_page) as page:
         moves = {row["move"] for row in records(page, "distance", "move")}
@@ -245,10 +185,16 @@ def test_several_runs(browser: "Browser", two_runs_page: Path) -> None:
         assert len(names) == 3
         assert {row["series"] for row in records(page, "curve", "robust")} == set(names)
         assert page.locator("p.comparison").count() == 4
+        text = page.locator("p.comparison").first.inner_text()
+        gained, lost = (int(n) for n in re.findall(r", (\d+) become robust and (\d+) no longer are", text)[0])
+        assert gained > lost  # margins of the second model are larger
+        page.locator("#compare details summary").first.click()
+        assert page.locator("#compare details").first.locator("tbody tr").count() >= min(gained, 8)
+        assert {row["series"] for row in records(page, "paired", "a_text")} == set(names[1:])
         page.locator("#series").select_option(names[1])
         wait_for_charts(page)
         assert {row["series"] for row in records(page, "matrix", "pair")} == {names[1]}
-        shown = page.locator("#gallery .of-series:visible").evaluate_all("all => all.map(e => e.dataset.series)")
+        shown = page.locator("#samples .of-series:visible").evaluate_all("all => all.map(e => e.dataset.series)")
         assert shown == [names[1]] * 2
 
 
@@ -293,31 +239,10 @@ def test_markup_in_names_is_shown_and_never_run(browser: "Browser", hostile_page
         tooltip = page.locator("#vg-tooltip-element.visible")
         tooltip.wait_for()
         assert row["from"] in tooltip.inner_text()
-        page.locator("#gallery .item button").first.click()
+        page.locator("#samples .item .name").first.click()
         assert page.evaluate("window.pwned") is None
         assert page.locator("h1").inner_text() == "<script>window.pwned = 4</script> on made-up"
         text = page.locator("body").inner_text()
         assert "<script>window.pwned = 5</script>" in text
         assert re.search(r"<b>run</b>", text)
         page.keyboard.press("Escape")
-
-
-def test_ten_thousand_samples_paint_quickly(browser: "Browser", large: Path, tmp_path: Path) -> None:
-    write_report([large], tmp_path / "report.html")
-    with open_page(browser, tmp_path / "report.html") as page:
-        paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-        assert paint < 1500
-        assert sum(row["count"] for row in records(page, "histogram", "count")) > 9000
-
-
-def test_a_hundred_thousand_open(browser: "Browser", tmp_path: Path) -> None:
-    run = made_up_run(tmp_path / "run", 100_000, norms=("l2",), shape=(1, 4, 4), shard=10_000)
-    write_report([run], tmp_path / "report.html")
-    assert (tmp_path / "report.html").stat().st_size < 2_000_000
-    found = margins(run, "l2")
-    with open_page(browser, tmp_path / "report.html") as page:
-        assert sum(row["count"] for row in records(page, "matrix", "count")) == np.isfinite(found).sum()
-        assert "drawn in cells" in page.locator("#margins .lead").inner_text()
-        eps = pin(page, "1")
-        summary = page.locator("output.pin-summary[data-norm=l2]").inner_text()
-        assert f"{(found <= eps).sum():,} of {len(found):,} margins are within ε" in summary

@@ -15,7 +15,16 @@ from marginattack.attacks import FGSM, PGD, CarliniWagner, DeepFool
 from marginattack.attacks.presets import preset
 from marginattack.cli import app
 from marginattack.errors import InputError
-from marginattack.reproduce import EXPERIMENTS, ablations, challenge, convergence, experiments, success_rates, timing
+from marginattack.reproduce import (
+    EXPERIMENTS,
+    ablations,
+    challenge,
+    convergence,
+    experiments,
+    readings,
+    success_rates,
+    timing,
+)
 from marginattack.reproduce.models_under_test import ModelUnderTest, load_model_under_test
 from marginattack.reproduce.runner import Batch, Outcome, attack_row, load_outcomes, run_cw, run_row
 
@@ -132,13 +141,13 @@ def test_every_experiment_runs_and_formats_the_outcomes_so_far(
     monkeypatch.setattr(experiments, "load_model_under_test", two_images)
     chosen = {"mnist": ["l2 DeepFool", "linf FGSM"], "challenge": ["PGD, cross"],
               "timing": ["mnist DeepFool", "mnist CW"], "convergence": ["mnist l2 5 ", "mnist l2 10 "],
-              "ablations": ["l2 target scans: 0"]}  # fmt: skip
+              "ablations": ["l2 target scans: 0"], "readings": ["mnist our"]}  # fmt: skip
     for name, rows in chosen.items():
         record = experiments.reproduce(name, tmp_path, quick=True, only=rows, log=lambda line: None)
         assert json.loads((tmp_path / f"{name}-quick.json").read_text()) == record
         text = "\n".join(EXPERIMENTS[name].markdown(record["numbers"]))
         assert ("|" in text) == (name != "mnist")  # its table needs MarginAttack's quantiles
-        assert "not run yet" in text or name in ("convergence", "ablations")
+        assert "not run yet" in text or name in ("convergence", "ablations", "readings")
         if name == "timing":
             spent = {attack: row["passes"] for attack, row in record["numbers"]["mnist"].items()}
             assert [spent[f"CW {number}{timing.END}"] for number in (3, 5, 10)] == [300, 500, 1000]
@@ -161,6 +170,29 @@ def test_each_of_our_attacks_is_compared_with_the_others() -> None:
     assert paper_s == ours == "+0.0 / +0.0 / +0.0 / +0.0 / +0.0 / +0.0 / +0.0 / +0.0"
     assert race == "+0.0 / +0.0 / +0.0 / +100.0 / +0.0 / +0.0 / +0.0 / +0.0"  # the paper's last level is 1
     assert counts == "4, 4, 2"
+
+
+def test_readings_differ_in_the_design_or_in_the_count_of_beta() -> None:
+    published = preset("mnist-linf")
+    by_name = readings.readings(published)
+    assert by_name["linearised, β by pairs"] == published
+    assert len({(repr(attack.projection), attack.beta(1, 90)) for attack in by_name.values()}) == 6
+    assert by_name["linearised, tuned until misclassified"] == replace(published, until_misclassified=True)
+    assert [by_name[f"exact, β {count}"].beta(0, 90) for count in ("by pairs", "by moves")] == [1.0, 0.5]
+    assert by_name["exact, β from the second pair"].beta(1, 90) == pytest.approx(1 / 3)
+
+
+def test_readings_are_tested_against_pgd_on_the_samples_that_both_have() -> None:
+    far = Outcome(settings="", distance=[0.05] * 8 + [0.5], passes=[1] * 9)
+    pgd = Outcome(settings="", distance=[0.07] * 8, passes=[1] * 8)
+    numbers = readings.summarise({"mnist exact, β by pairs": far, "mnist PGD": pgd})
+    first, second, *_ = numbers["mnist"]["rows"]["exact, β by pairs"]["against_pgd"]
+    assert (first["n"], first["ours"], first["theirs"]) == (8, 8, 0)
+    assert first["p"] == pytest.approx(2 * 0.5**8)
+    assert (second["ours"], second["p"]) == (0, 1.0)
+    text = "\n".join(EXPERIMENTS["readings"].markdown(numbers))
+    assert "| exact, β by pairs | 9 | 88.9 / 88.9 / 88.9 / 88.9" in text
+    assert "8, 0 (0.0078) / 0, 0 (1)" in text
 
 
 def outcome(n: int, first: float) -> Outcome:

@@ -65,8 +65,8 @@ def test_points_of_a_search_in_tf32_are_confirmed_in_float32() -> None:
     model, x = RoundingModel(), torch.rand(20, 6, generator=torch.Generator().manual_seed(1))
     y = model(x).argmax(1)
     full, confirmed, unconfirmed = (
-        ma.measure(model, x, y, "l2", attack=attack, search=search, diagnose=False)
-        for attack, search in (
+        ma.measure(model, x, y, "l2", attack=attack, precision=precision, diagnose=False)
+        for attack, precision in (
             (ma.MarginAttack(), "float32"),
             (LowPrecision(attack=ma.MarginAttack()), "tf32"),
             (UnconfirmedSearch(), "float32"),

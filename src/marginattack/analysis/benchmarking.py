@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marginattack.attacks import ATTACKS, LBFGS, Attack, CarliniWagner, Search
+from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
+from marginattack.attacks.external.base import ExternalAttack, ProblemInfo
 from marginattack.attacks.presets import PRESETS, preset
 from marginattack.attacks.search import MARGIN_PGD
 from marginattack.core.incumbent import GRID
@@ -30,8 +32,6 @@ from marginattack.core.problem import Problem
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError, choose
 from marginattack.execution.session import Session
-from marginattack.integrations import EXTERNAL_ATTACKS, external_attack
-from marginattack.integrations.external import ExternalAttack, ProblemInfo
 
 STRIDE = 5  # every fifth point of the history's grid: each is 1.28 times the one before
 

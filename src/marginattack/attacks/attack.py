@@ -39,6 +39,10 @@ class Attack(ABC):
         if not self.any_norm or is_bundled(norm):
             require_norm(norm, self.norms, type(self).__name__)
 
+    def low_precision(self, norm: Norm, budget: int | None) -> bool:
+        """Whether margins stay the same where the precision of its search is chosen for speed."""
+        return False
+
     @abstractmethod
     def __call__(self, problem: Problem) -> None: ...
 

@@ -17,7 +17,12 @@ class BIM(FixedRadiusAttack):
     Deviations: those of ``PGD``; in norms other than ℓ∞, the norm's steepest direction replaces the sign.
 
     Args:
-        eps, steps, step, relative, loss, stop: As in ``PGD``.
+        eps: Radius of the ball around x₀.
+        steps: Number of steps.
+        step: Length of a step, as in ``PGD``.
+        relative: As in ``PGD``.
+        loss: As in ``PGD``.
+        stop: As in ``PGD``.
 
     Example:
         >>> import torch, marginattack as ma

@@ -27,7 +27,8 @@ class Boundary(Attack):
     Args:
         steps: Proposals, each of a sideways step and a step towards x₀.
         directions: The most noise images that are tried as a start.
-        spherical_step, source_step: First sizes of the sideways step and of that towards x₀, as shares of the distance.
+        spherical_step: First size of the sideways step, as a share of the distance.
+        source_step: First size of the step towards x₀, as a share of the distance.
 
     Example:
         >>> import torch, marginattack as ma

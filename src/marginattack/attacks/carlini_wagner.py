@@ -4,18 +4,19 @@ r"""Carlini–Wagner (2017): Adam on a distance penalty plus a hinged constraint
 
 Per sample the multiplier m grows tenfold until an adversarial point appears, and is then bisected.
 
-=====  =======================  ========================================================================
+=====  =======================  ==================================================================================
 norm   D(δ)                     remark
-=====  =======================  ========================================================================
+=====  =======================  ==================================================================================
 l2     Σ δᵢ²                    each descent starts at x₀
-linf   Σ max(|δᵢ| − τ, 0)       τ = 0.9 × the smallest adversarial ‖δ‖∞ so far, and descents start there
-=====  =======================  ========================================================================
+linf   Σ max(|δᵢ| − τ, 0)       τ = 0.9 × the smallest adversarial ‖δ‖∞ so far, and descents start there; no tanh
+=====  =======================  ==================================================================================
 
 Deviations: δ is in units of the widest side of the box, so that m means the same for any pixel scale. Coordinates
 without finite bounds are optimised without the tanh. Samples abort one by one, by their least loss; Foolbox aborts a
 batch by its current sum. τ follows at every step, in the paper after each descent, and m is searched as in ℓ2, from 10⁴
 times ``initial``. The last of ten searches is not repeated at the smallest m that worked: it would give the same
-points. κ only steers the search: the nearest adversarial point counts.
+points. In ℓ∞ the box is kept by clamping, their projected descent, since tanh is flat at the bounds. κ only steers the
+search: the nearest adversarial point counts.
 """
 
 from dataclasses import dataclass
@@ -31,42 +32,6 @@ from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
 
 EDGE = 0.999999  # inputs are scaled by this about the centre of the box, because w is infinite at a bound
-
-
-@dataclass(frozen=True)
-class Squares:
-    """Σ δᵢ² and its gradient, each descent from x₀"""
-
-    unit: float = 1.0  # the first multiplier is ``initial`` times this
-    fixed: bool = True  # whether D stays the same during a descent; only then is a stalled loss a reason to abort
-
-    def start(self, problem: Problem) -> Points:
-        return problem.x0
-
-    def __call__(self, delta: Points, smallest: Scalars) -> tuple[Scalars, Points]:
-        return delta.square().sum(1, keepdim=True), 2 * delta
-
-
-@dataclass(frozen=True)
-class Excess:
-    """Σ max(|δᵢ| − τ, 0) and its gradient, τ a share of the incumbent's distance, each descent from the incumbent.
-
-    The first descent has no τ and finds something for any m; from there m only falls, so it starts high.
-    """
-
-    share: float = 0.9
-    unit: float = 1e4
-    fixed: bool = False
-
-    def start(self, problem: Problem) -> Points:
-        return problem.incumbent.points
-
-    def __call__(self, delta: Points, smallest: Scalars) -> tuple[Scalars, Points]:
-        excess = (delta.abs() - self.share * smallest).clamp(min=0)
-        return excess.sum(1, keepdim=True), torch.sign(delta) * torch.sign(excess)
-
-
-PENALTIES: dict[Norm, Squares | Excess] = {L2: Squares(), LINF: Excess()}
 
 
 class TanhBox:
@@ -86,6 +51,65 @@ class TanhBox:
         """The x of w, and dx/dw."""
         unit = torch.where(self.bounded, torch.tanh(w), w)
         return self.centre + self.half * unit, self.half * torch.where(self.bounded, 1 - unit.square(), 1)
+
+    def confine(self, w: Points) -> Points:
+        """The nearest w that is allowed."""
+        return w
+
+
+class ClampedBox(TanhBox):
+    """x = centre + half · w, with w clamped to [−1, 1] after every step: their projected gradient descent.
+
+    At a bound tanh is flat, so that it takes hundreds of steps to leave it, which ℓ∞ needs of most coordinates.
+    """
+
+    def w(self, x: Points) -> Points:
+        return torch.where(self.half > 0, (x - self.centre) / self.half, 0)
+
+    def x(self, w: Points) -> tuple[Points, Points]:
+        return self.centre + self.half * w, self.half.expand_as(w)
+
+    def confine(self, w: Points) -> Points:
+        return torch.where(self.bounded, w.clamp(-1, 1), w)
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Σ δᵢ² and its gradient, each descent from x₀"""
+
+    unit: float = 1.0  # the first multiplier is ``initial`` times this
+    space: type[TanhBox] = TanhBox
+    fixed: bool = True  # whether D stays the same during a descent; only then is a stalled loss a reason to abort
+
+    def start(self, problem: Problem, last: Points) -> Points:
+        return problem.x0
+
+    def __call__(self, delta: Points, smallest: Scalars) -> tuple[Scalars, Points]:
+        return delta.square().sum(1, keepdim=True), 2 * delta
+
+
+@dataclass(frozen=True)
+class Excess:
+    """Σ max(|δᵢ| − τ, 0) and its gradient, τ a share of the incumbent's distance, each descent from the incumbent.
+
+    Without an incumbent there is no penalty, and the next descent continues where the last one ended. From the
+    incumbent each descent finds something for any m, which therefore only falls and starts high.
+    """
+
+    share: float = 0.9
+    unit: float = 1e4
+    space: type[TanhBox] = ClampedBox
+    fixed: bool = False
+
+    def start(self, problem: Problem, last: Points) -> Points:
+        return torch.where(torch.isfinite(problem.incumbent.distance), problem.incumbent.points, last)
+
+    def __call__(self, delta: Points, smallest: Scalars) -> tuple[Scalars, Points]:
+        excess = (delta.abs() - self.share * smallest).clamp(min=0)
+        return excess.sum(1, keepdim=True), torch.sign(delta) * torch.sign(excess)
+
+
+PENALTIES: dict[Norm, Squares | Excess] = {L2: Squares(), LINF: Excess()}
 
 
 @final
@@ -121,19 +145,23 @@ class CarliniWagner(Attack):
 
     def __call__(self, problem: Problem) -> None:
         m = torch.full_like(problem.incumbent.distance, self.initial * PENALTIES[problem.norm].unit)
-        lower, upper = torch.zeros_like(m), torch.full_like(m, torch.inf)
+        lower, upper, x = torch.zeros_like(m), torch.full_like(m, torch.inf), problem.x0
         for _ in range(self.searches):
-            found = self.descend(problem, m)
+            found, x = self.descend(problem, m, x)
             lower, upper = torch.where(found, lower, m), torch.where(found, m, upper)
             m = torch.where(torch.isfinite(upper), (lower + upper) / 2, 10 * m)
 
-    def descend(self, problem: Problem, m: Scalars) -> Tensor:
-        """Run Adam with this multiplier; return whether it found an adversarial point, (n, 1)."""
-        penalty, space = PENALTIES[problem.norm], TanhBox(problem.box)
+    def descend(self, problem: Problem, m: Scalars, last: Points) -> tuple[Tensor, Points]:
+        """Run Adam with this multiplier after a descent that ended at ``last``.
+
+        Returns whether it found an adversarial point, (n, 1), and where it ended.
+        """
+        penalty = PENALTIES[problem.norm]
+        space = penalty.space(problem.box)
         widest = problem.box.width.amax(1, keepdim=True)
         unit = torch.where(widest > 0, widest, 1)
         x0, _ = space.x(space.w(problem.x0))
-        w = space.w(penalty.start(problem))
+        w = space.w(penalty.start(problem, last))
         adam = torch.optim.Adam([w], lr=self.rate)
         found = torch.zeros_like(m, dtype=torch.bool)
         least = checked = torch.full_like(m, torch.inf)
@@ -145,8 +173,9 @@ class CarliniWagner(Attack):
                 found = found | (c < 0)
                 w.grad = slope * (gradient / unit + torch.where(c > 0, m * g, 0))
                 adam.step()
+                w.copy_(space.confine(w))
                 least = torch.minimum(least, D + m * c.clamp(min=0))
                 if self.abort and penalty.fixed and k % -(-self.steps // 10) == 0:
                     running.budget.deactivate((least > 0.9999 * checked)[:, 0])
                     checked = least
-        return found
+        return found, problem.box.clamp(space.x(w)[0])

@@ -64,7 +64,9 @@ class DAA(FixedRadiusAttack):
     at most 28 % success with the authors' updates and constants, 45 % without repulsion).
 
     Args:
-        eps, steps, loss: As in ``PGD``.
+        eps: Radius of the ball around x₀.
+        steps: Number of steps.
+        loss: As in ``PGD``.
         step: Length of a step as a share of ``eps``.
         particles: Copies of each sample.
         flow: How particles interact, ``Blob()`` or ``DGF()``.

@@ -27,7 +27,8 @@ class FGSM(Attack):
 
     Args:
         loss: What is minimised, one of ``marginattack.core.losses``.
-        scan, growth: Step sizes that are tried up to r_max until one crosses, and the factor from each to the next.
+        scan: Number of step sizes that are tried, up to r_max, until one crosses.
+        growth: Factor from one step size to the next.
         halvings: Bisections between the first step size that crosses and the one before.
 
     Example:

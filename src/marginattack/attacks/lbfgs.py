@@ -26,7 +26,8 @@ class LBFGS(Attack):
     """Minimisations by L-BFGS-B, one for each value of the multiplier that balances distance and loss.
 
     Args:
-        growths, growth: How often the multiplier may grow until it works, and by which factor.
+        growths: How often the multiplier may grow until it works.
+        growth: Factor by which it grows.
         bisections: Bisections between the smallest that worked and the largest that did not.
         steps: The most steps per multiplier.
 

@@ -21,7 +21,11 @@ class LogitDifferenceAttack(FixedRadiusAttack):
     class. The leaderboard entry has no paper: steps, starts and order are our choice.
 
     Args:
-        eps, steps, step, relative, stop: As in ``PGD``.
+        eps: Radius of the ball around x₀.
+        steps: Steps per start.
+        step: Length of a step, as in ``PGD``.
+        relative: As in ``PGD``.
+        stop: As in ``PGD``.
         candidates: How many of the highest other classes are tried.
         restarts: Random starts per class.
 

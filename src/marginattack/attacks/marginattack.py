@@ -5,7 +5,8 @@ r"""MarginAttack (Zhang, Chang, Yu, Qian 2019): restore to the boundary, project
     && \text{restoration, Eqs. 3, 13} \\
     x^+ &= z - \beta a \nabla d(z - x_0) - \beta b \, s(z) && \text{projection, Eq. 6}
 
-The two designs of (a, b) are ``TangentProjection`` and ``BallProjection``; docs/method.md lists every deviation.
+The two designs of (a, b) are ``TangentProjection`` and ``LinearProjection`` (exact: ``BallProjection``); docs/method.md
+lists every deviation.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from marginattack._deprecation import renamed
 from marginattack.attacks.attack import Attack
 from marginattack.core.box import Box
 from marginattack.core.budget import BudgetExhausted
+from marginattack.core.norms import L2, Norm
 from marginattack.core.problem import ClassConstraint, Problem, Step
 from marginattack.core.schedules import Constant, Cosine, Geometric, Schedule
 from marginattack.core.types import Labels, Points, Scalars
@@ -104,6 +106,25 @@ class BallProjection:
 
 
 @dataclass(frozen=True)
+class LinearProjection:
+    """Second design, linearised: Eq. 6 with a = (d − b ∇dᵀs) / ∇dᵀ∇d (Eqs. 9 and 10, their signs put right).
+
+    d is the dual norm of ``dual`` at v = z − x₀. With ℓ2, a∇d = (1 − b vᵀs / vᵀv) v, which is Eq. 10 to the letter for
+    ∇d = v. With ℓ1, d is ℓ∞ and ∇d its subgradient: a single coordinate shrinks, the largest.
+    """
+
+    b: float
+    dual: Norm = L2
+
+    def __call__(self, problem: Problem, z: Points, g: Points, beta: Number) -> Points:
+        v, s = z - problem.x0, problem.norm.steepest(g)
+        d, grad_d = self.dual.dual(v), self.dual.steepest(v)
+        length = (grad_d * grad_d).sum(1, keepdim=True)
+        a = torch.where(length > 0, (d - self.b * (grad_d * s).sum(1, keepdim=True)) / length, 0)
+        return z - beta * a * grad_d - beta * self.b * s
+
+
+@dataclass(frozen=True)
 class DefaultProjection:
     """The design that suits the norm, as in the paper: in ℓ∞ the second, with a share of β, elsewhere the first.
 
@@ -181,10 +202,12 @@ class MarginAttack(Attack):
         alpha: α per pair of moves.
         closing_alpha: α of the closing moves.
         beta: β per pair of moves.
-        projection: ``TangentProjection()``, ``BallProjection(b=...)``, or by default the one that suits the norm.
+        projection: ``TangentProjection()``, ``LinearProjection(b=...)``, ``BallProjection(b=...)``, or by default the
+            one that suits the norm.
         restoration: ``InBox()``, ``Clipped()`` or ``ActiveSet()``.
         restarts: Number of starts.
         radius: u of Eq. 17: starts are uniform within this distance of x₀ per coordinate.
+        until_misclassified: Whether the closing moves of a sample end at its first misclassified iterate.
         gain: A sample stops once ten pairs of moves lowered its distance by less than this share; for a β that falls
             fast, as in the presets. With the default β most is gained late: use fewer ``moves`` instead.
 
@@ -219,6 +242,7 @@ class MarginAttack(Attack):
     restoration: Restoration = InBox()
     restarts: int = 1
     radius: float = 0.0
+    until_misclassified: bool = False
     gain: float = 0.0
 
     def __post_init__(self) -> None:
@@ -291,8 +315,21 @@ class MarginAttack(Attack):
     def close(self, problem: Problem, x: Points, moves: int) -> None:
         """Restorations alone, further and further past the boundary."""
         plan = [(self.closing_alpha, self.closing_offset(j, moves)) for j in range(moves)]
+        if self.until_misclassified:
+            self.close_until_misclassified(problem, x, plan)
+            return
         (x,) = problem.run(ClosingStep(self.restoration), plan, x)
         problem.value(x)
+
+    def close_until_misclassified(self, problem: Problem, x: Points, plan: Sequence[Sequence[float]]) -> None:
+        """The closing moves of the plan, without samples that are misclassified: c < −ε (in the paper ≤ ε)."""
+        with problem.masked(torch.ones(len(x), dtype=torch.bool)) as left:
+            for alpha, offset in plan:
+                c, g = left.value_and_gradient(x, offset=offset)
+                left.budget.deactivate((c < -offset)[:, 0])
+                left.observer.mark("closing")
+                x = self.restoration(left, x, c, g, alpha)
+            left.value(x)
 
     def start(self, problem: Problem) -> Points:
         """x₀, or uniform within ``radius`` of it in every coordinate (Eq. 17)."""

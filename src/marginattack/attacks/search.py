@@ -30,7 +30,8 @@ class Search(Attack):
     Args:
         attack: The attack within a radius, such as ``PGD``.
         levels: Bisections.
-        expansions, growth: How often the radius may grow, and by which factor.
+        expansions: How often the radius may grow.
+        growth: Factor by which it grows.
         tolerance: A sample ends when its bracket is narrower than this share of its distance.
 
     Example:

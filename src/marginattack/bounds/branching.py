@@ -58,13 +58,14 @@ class Branching:
     limits: Limits
     batch: int = 64  # domains that are split at a time
     domains: int = 0  # how many have been bounded
-    stuck: bool = False  # whether a domain without an open sign could not be decided
 
     def __post_init__(self) -> None:
         chunk = CACHED if self.region.centre.device.type == "cpu" else self.limits.chunk
         self.limits = replace(self.limits, chunk=min(self.limits.chunk, chunk))
         self.relus = {i: node.inputs[0] for i, node in enumerate(self.graph.nodes) if isinstance(node.rule, ReLU)}
         self.inputs = sorted(set(self.relus.values()))
+        self.aside: list[Table] = []  # domains without an open sign that could not be decided
+        self.stuck: list[Table] = []  # those of the latest step
         self.points = self.region.centre[:0]  # where the functions of the worst of the latest domains are least
         self.work = self._bound(self._root(), ROOT_STEPS)
         before = -torch.inf
@@ -73,11 +74,16 @@ class Branching:
 
     def open_goals(self) -> Tensor:
         """Rows of ``leads`` that may be negative somewhere in the region."""
-        goals: Tensor = self.work["goal", 0].unique()
+        goals: Tensor = torch.cat([each["goal", 0] for each in (self.work, *self.aside)]).unique()
         return goals
 
+    def shrink(self, region: Region) -> None:
+        """Go on in a smaller region; there, what was set aside may be decided."""
+        self.region = region
+        self.work, self.aside = join([self.work, *self.aside]), []
+
     def step(self) -> None:
-        """Split the domains with the least bounds.
+        """Split the domains with the least bounds; those that have no open sign are bounded longer, then set aside.
 
         Raises:
             OutOfTime: The deadline has passed; what was open is still open.
@@ -85,13 +91,15 @@ class Branching:
         order = self.work["bound", 0].argsort()
         now, later = take(self.work, order[: self.batch]), take(self.work, order[self.batch :])
         leaf = now["node", 0] < 0
-        parts = [later]
+        parts, self.stuck = [later], []
         if not bool(leaf.all()):
             parts.append(self._bound(self._split(take(now, ~leaf)), STEPS))
         if bool(leaf.any()):
-            parts.append(self._bound(take(now, leaf), LEAF_STEPS))
-            self.stuck = bool((parts[-1]["node", 0] < 0).any())
-        self.work = join(parts)
+            tried = self._bound(take(now, leaf), LEAF_STEPS)
+            still = tried["node", 0] < 0
+            parts.append(take(tried, ~still))
+            self.stuck = [take(tried, still)]
+        self.work, self.aside = join(parts), self.aside + self.stuck
 
     def _root(self) -> Table:
         """One domain per goal, without a fixed sign."""
@@ -204,10 +212,9 @@ class Branching:
         return torch.where(score > 0, node, -1), torch.stack(places).gather(0, best[None])[0]
 
     def leaves(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The polytopes A x ≤ b of domains without an open sign, with their adversarial points; A, b and the goal."""
-        table = take(self.work, (self.work["node", 0] < 0).nonzero()[:, 0])
+        """The polytopes A x ≤ b of the latest that were set aside, with their adversarial points; A, b and the goal."""
         found = []
-        for row in range(len(table["goal", 0])):
+        for table, row in ((each, row) for each in self.stuck for row in range(len(each["goal", 0]))):
             one = take(table, torch.tensor([row], device=self.leads.device))
             given = {z: (one["low", z], one["high", z]) for z in self.inputs}
             with torch.no_grad():

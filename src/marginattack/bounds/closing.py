@@ -104,9 +104,10 @@ class Closing:
         try:
             search = Branching(self.graph.to(torch.float64), region, unit[label] - unit[goals.to(device)], limits)
             while len(search.open_goals()):
-                if not self._look(row, search.points) and search.stuck and not self._settle(row, search, goals):
+                if self._look(row, search.points) or self._settle(row, search, goals):
+                    search.shrink(self._region(row, share))
+                if not len(search.work["goal", 0]):
                     break
-                search.region = self._region(row, share)
                 search.step()
         except OutOfTime:
             if search is None:

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from marginattack.bounds.operations import Affine, Shape
 from marginattack.bounds.relaxations import NonLinear
 from marginattack.bounds.translation import Call, Untranslatable, find_rule
+from marginattack.core.flags import consistent_tf32
 from marginattack.errors import InputError, one_line
 
 SAMPLES = 3  # per traced batch: another number than most axes have
@@ -67,7 +68,7 @@ def trace(model: nn.Module, images: Tensor) -> Graph:
     silenced = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # torch.export logs and prints what it also raises, over many lines
     try:
-        with redirect_stderr(io.StringIO()), warnings.catch_warnings(), torch.no_grad():
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings(), torch.no_grad(), consistent_tf32():
             warnings.simplefilter("ignore")
             program = torch.export.export(model, (example,), strict=False)
     except Exception as error:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 Shape = tuple[int, ...]
 Corner = tuple[int, int]
+FEW_CHANNELS = 4  # input channels: up to here a matrix product is faster than a transposed convolution
 
 
 def rounding(terms: int, dtype: torch.dtype) -> float:
@@ -155,10 +156,12 @@ class Convolution(Affine):
 
     def transpose(self, rows: Rows, shape: Shape, shapes: Sequence[Shape]) -> list[Rows]:
         assert self.weight is not None
-        s = self.sliding
-        a = functional.conv_transpose2d(
-            rows.a.flatten(0, 1), self.weight, stride=s.stride, groups=self.groups, dilation=s.dilation
-        )
+        s, a = self.sliding, rows.a.flatten(0, 1)
+        if self.groups == 1 and self.weight.shape[1] <= FEW_CHANNELS:
+            columns = self.weight.flatten(1).mT @ a.flatten(2)
+            a = functional.fold(columns, s.span(a.shape[-2:]), s.kernel, s.dilation, 0, s.stride)
+        else:
+            a = functional.conv_transpose2d(a, self.weight, stride=s.stride, groups=self.groups, dilation=s.dilation)
         return [s.unpad(rows, a.unflatten(0, rows.a.shape[:2]), shapes[0])]
 
 

@@ -43,6 +43,11 @@ class Lines:
         upper = self.upper_offset.abs()
         return upper if self.lower_offset is None else torch.maximum(upper, self.lower_offset.abs())
 
+    def select(self, rows: Rows, a: Tensor) -> Tensor:
+        """Coefficients times the slope of the line for their sign: one of both products is 0, so nothing is rounded."""
+        lower, upper = rows.crop(self.lower_slope), rows.crop(self.upper_slope)
+        return torch.addcmul(a.clamp(min=0) * lower, a.clamp(max=0), upper)
+
     def constant(self, rows: Rows) -> Tensor:
         """What the offsets add to rows of the output: the upper one where a coefficient is negative, else the lower."""
         found = Rows(rows.a.clamp(max=0), rows.corner).dot(self.upper_offset)
@@ -87,8 +92,7 @@ class NonLinear(ABC):
 
 class _Elementwise(NonLinear):
     def backward(self, rows: Rows, lines: Lines, shape: Shape) -> tuple[Rows, Tensor]:
-        slope = torch.where(rows.a > 0, rows.crop(lines.lower_slope), rows.crop(lines.upper_slope))
-        return Rows(rows.a * slope, rows.corner), lines.constant(rows)
+        return Rows(lines.select(rows, rows.a), rows.corner), lines.constant(rows)
 
 
 @dataclass(frozen=True)
@@ -234,7 +238,7 @@ class MaxPool(NonLinear):
 
     def backward(self, rows: Rows, lines: Lines, shape: Shape) -> tuple[Rows, Tensor]:
         spread = rows.a[:, :, :, None]
-        a = spread * torch.where(spread > 0, rows.crop(lines.lower_slope), rows.crop(lines.upper_slope))
+        a = lines.select(rows, spread)
         s = self.sliding
         size = s.span(rows.a.shape[-2:])
         folded = functional.fold(a.flatten(0, 1).flatten(1, 2).flatten(2), size, s.kernel, s.dilation, 0, s.stride)

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,14 @@ from marginattack.bounds.lipschitz import certify
 from marginattack.bounds.propagation import ALPHA, IBP, METHODS, Limits, OutOfTime, Propagation, Relaxation
 from marginattack.bounds.regions import make_region
 from marginattack.core.classifier import Bounds, Classifier
-from marginattack.core.norms import Norm, as_norm
+from marginattack.core.norms import Norm, NormLike, as_norm
+from marginattack.core.streams import read_chunks
 from marginattack.core.validation import PROBED, Batch
 from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
-from marginattack.margins import Margins
+from marginattack.margins import Margins, MarginsByNorm
 
+ALL = 2**31  # rows per chunk: all inputs at once
 LIPSCHITZ = Relaxation(name="lipschitz", backward=False)  # no relaxation: a constant of the whole network
 SEARCH_SHARE = 0.3  # of the time for the search, where a solver follows
 FAR = 4.0  # a failed radius this many times the certified one: the next is their geometric mean
@@ -28,11 +30,25 @@ COARSE = 0.25  # tolerance of the intervals that come first, cheap as they are
 WORTHWHILE = 1.05  # times the certified radius: float64 settles what float32 leaves open beyond this
 
 
+@overload
 def bound(
-    model: nn.Module | Classifier | Session, images: Any, labels: Any, norm: Norm | str = "linf", *,
-    upper: Margins | Tensor | None = None, method: Relaxation | str = "alpha", bounds: Bounds | None = None,
-    tolerance: float = 0.01, time_limit: float | None = None, batch: int = 32, chunk: int = 2**22,
-) -> Brackets:  # fmt: skip
+    model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: NormLike = ..., *,
+    upper: Margins | Tensor | None = ..., method: Relaxation | str = ..., bounds: Bounds | None = ...,
+    tolerance: float = ..., time_limit: float | None = ..., batch: int = ..., chunk: int = ...,
+) -> Brackets: ...  # fmt: skip
+@overload
+def bound(
+    model: nn.Module | Classifier | Session, images: Any, labels: Any = ..., norm: list[Any] | tuple[Any, ...] = ..., *,
+    upper: MarginsByNorm | None = ..., method: Relaxation | str = ..., bounds: Bounds | None = ...,
+    tolerance: float = ..., time_limit: float | None = ..., batch: int = ..., chunk: int = ...,
+) -> dict[str, Brackets]: ...  # fmt: skip
+def bound(
+    model: nn.Module | Classifier | Session, images: Any, labels: Any = None,
+    norm: NormLike | list[Any] | tuple[Any, ...] = "linf", *,
+    upper: Margins | MarginsByNorm | Tensor | None = None, method: Relaxation | str = "alpha",
+    bounds: Bounds | None = None, tolerance: float = 0.01, time_limit: float | None = None, batch: int = 32,
+    chunk: int = 2**22,
+) -> Brackets | dict[str, Brackets]:  # fmt: skip
     r"""Certify how far each input is from the decision boundary at least: no adversarial point is nearer.
 
     .. math:: \max r \quad \text{s.t.} \quad l_y(x) > l_j(x) \;
@@ -43,11 +59,12 @@ def bound(
 
     Args:
         model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
-        images: One input per row, inside ``bounds``.
-        labels: Their classes.
-        norm: "l1", "l2" or "linf".
-        upper: The margins that an attack measured for the same inputs in the same norm, or their distances. Without
-            them the search starts from the largest distance in the box.
+        images: One input per row, inside ``bounds``; or a ``Dataset``, a ``DataLoader`` or any iterable of batches
+            (images, labels), which is read once.
+        labels: Their classes, where ``images`` is an array.
+        norm: "l1", "l2" or "linf"; or a list of norms.
+        upper: The margins that an attack measured for the same inputs in the same norm or norms, or their distances.
+            Without them the search starts from the largest distance in the box.
         method: "ibp" (fastest), "crown", "alpha" (tightest), or a ``Relaxation`` with other numbers; "exact" lets a
             solver close what "alpha" leaves open, in l1 and linf, for small piecewise linear networks; "lipschitz" is
             for sequences of layers with small Lipschitz constants.
@@ -58,7 +75,7 @@ def bound(
         chunk: Numbers per tensor of coefficients: bounds the memory, at some 10 times as many bytes per sample.
 
     Returns:
-        Lower and upper side of each margin.
+        Lower and upper side of each margin; for a list of norms, a dictionary with such a result per norm.
 
     Raises:
         InputError: An argument makes no sense, or the model has an operation that bounds do not cover.
@@ -74,14 +91,22 @@ def bound(
         >>> bool((brackets.lower <= margins.distance).all())
         True
     """
-    norm, relaxation = as_norm(norm), _as_relaxation(method)
+    several, relaxation = isinstance(norm, list | tuple), _as_relaxation(method)
+    norms = [as_norm(each) for each in (norm if isinstance(norm, list | tuple) else [norm])]
     _check_numbers(tolerance, time_limit, batch, chunk)
+    if several != isinstance(upper, MarginsByNorm) and upper is not None:
+        raise InputError("upper and norm do not fit: give the margins of each norm in the list, or of the one norm")
     if isinstance(model, Classifier | Session) and bounds is not None:
         raise InputError("bounds are given twice: omit them, since the Classifier has its own")
     classifier = model if isinstance(model, Classifier | Session) else Classifier(model, bounds=bounds)
-    numbers = _Numbers(time.monotonic(), tolerance, time_limit, batch, chunk)
+    found = {}
     with open_session(classifier) as session:
-        return _bracket(session, session.validate(images, labels), norm, upper, relaxation, numbers)
+        samples = session.validate(*next(read_chunks(images, labels, None, None, ALL)))
+        for each in norms:
+            numbers = _Numbers(time.monotonic(), tolerance, time_limit, batch, chunk)
+            known = upper[each] if isinstance(upper, MarginsByNorm) else upper
+            found[each.name] = _bracket(session, samples, each, known, relaxation, numbers)
+    return found if several else found[norms[0].name]
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from marginattack._version import __version__
-from marginattack.cli import bench, bound, check, demo, listing, measure, reproduce, results
+from marginattack.cli import bench, bound, check, demo, evaluate, listing, measure, reproduce, results
 from marginattack.cli.commands import Command, Group
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": demo.demo, "measure": measure.measure, "report": results.report, "compare": results.compare,
-    "check": check.check, "bound": bound.bound, "diagnose": measure.diagnose, "bench": bench.bench,
-    "reproduce": reproduce.reproduce, "list": listing.list_,
+    "demo": demo.demo, "measure": measure.measure, "evaluate": evaluate.evaluate, "report": results.report,
+    "compare": results.compare, "check": check.check, "bound": bound.bound, "diagnose": measure.diagnose,
+    "bench": bench.bench, "reproduce": reproduce.reproduce, "list": listing.list_,
 }  # fmt: skip
 
 app = typer.Typer(

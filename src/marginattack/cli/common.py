@@ -112,7 +112,7 @@ class Display:
     def progress(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
         """Show progress with rate and time left; yields a function that advances it.
 
-        Where stderr is not a terminal, that is one line every ``LOG_INTERVAL`` seconds.
+        Where stderr is not a terminal, that is one line every ``LOG_INTERVAL`` seconds, and one at the end.
         """
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
@@ -122,8 +122,9 @@ class Display:
 
         def status(task: Task) -> str:
             elapsed, done = time.monotonic() - began, task.completed
-            left = f"{done / elapsed:.2g}/s, {_minutes((total - done) * elapsed / done)} left" if done else ""
-            return ", ".join(filter(None, [left, self.note()]))
+            rate = f"{done / elapsed:.2g}/s" if done else ""
+            left = f"{_minutes((total - done) * elapsed / done)} left" if 0 < done < total else ""
+            return ", ".join(filter(None, [rate, left, self.note()]))
 
         class Status(ProgressColumn):
             def render(self, task: Task) -> Text:
@@ -140,6 +141,8 @@ class Display:
             (task,) = bar.tasks
             with nullcontext() if shown or self.quiet else _repeated(log):
                 yield lambda done: bar.advance(task.id, done)
+            if not (shown or self.quiet) and task.completed:
+                log()
 
     @contextmanager
     def log(self) -> Iterator[None]:

@@ -29,16 +29,12 @@ def list_(
 
 def _rows(kind: str) -> list[dict[str, str]]:
     """One row per name, with what there is to say about it."""
-    from marginattack.attacks import ATTACKS
     from marginattack.core.norms import NORMS
     from marginattack.sources.data import SAMPLES
     from marginattack.sources.networks import ZOO
 
     if kind == "attacks":
-        return [
-            {"name": name, "norms": " ".join(attack.norms), "passes": attack.cost, "reference": attack.reference}
-            for name, attack in ATTACKS.items()
-        ]
+        return _attack_rows()
     if kind == "presets":
         return _preset_rows()
     if kind == "models":
@@ -46,6 +42,22 @@ def _rows(kind: str) -> list[dict[str, str]]:
     if kind == "data":
         return [{"name": f"samples:{name}", "description": about} for name, about in SAMPLES.items()]
     return [{"name": name} for name in NORMS]
+
+
+def _attack_rows() -> list[dict[str, str]]:
+    """Our attacks, then those of other libraries, with what is missing to run them."""
+    from marginattack.attacks import ATTACKS
+    from marginattack.attacks.external import EXTERNAL_ATTACKS
+
+    missing = {each.distribution: "" if each.installed() else ", not installed" for each in EXTERNAL_ATTACKS.values()}
+    return [
+        {"name": name, "norms": " ".join(attack.norms), "passes": attack.cost, "reference": attack.reference}
+        for name, attack in ATTACKS.items()
+    ] + [
+        {"name": name + "@EPS" * (attack.eps is not None), "norms": " ".join(attack.supported_norms),
+         "passes": attack.cost, "reference": attack.distribution + missing[attack.distribution]}
+        for name, attack in EXTERNAL_ATTACKS.items()
+    ]  # fmt: skip
 
 
 def _preset_rows() -> list[dict[str, str]]:

@@ -33,7 +33,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Most used": ("model", "data", "norms", "data.limit", "out"),
     "Model": ("model.*", "randomized", "eot", "rate", "draws", "confidence"),
     "Data": ("data.*", "only_correct", "target", "expect_accuracy", "max_gib"),
-    "Attack": ("attacks", "budget", "seed", "search", "lattice"),
+    "Attack": ("attacks", "budget", "seed", "precision", "lattice"),
     "Bounds": ("method", "bound", "time_limit", "radius", "restarts"),
     "Output": ("unit", "as_json", "quiet", "verbose", "despite"),
     "Settings in a file": ("config", "set_", "print_config"),
@@ -101,8 +101,9 @@ def _option(key: str, field: FieldInfo) -> Parameter:
         text = f"{text}  [default: {default}]"
     metavar = None if kind is bool else field.title or ("N" if kind is int else name.upper())
     parser = as_number if kind is float else None
+    former = ["--search"] if name == "precision" else []
     option = Option(
-        f"--{name.replace('_', '-')}", metavar=metavar, help=text, rich_help_panel=group_of(key), parser=parser
+        f"--{name.replace('_', '-')}", *former, metavar=metavar, help=text, rich_help_panel=group_of(key), parser=parser
     )
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
 

@@ -19,6 +19,8 @@ def report(
     out: Annotated[Path | None, Option("--out", "-o", metavar="FILE", help=PAGE)] = None,
     text: Annotated[bool, Option("--text", help="Print a table.")] = False,
     figures: Annotated[Path | None, Option(metavar="FOLDER", help="Write plots and tables for papers.")] = None,
+    width: Annotated[float, Option(metavar="INCHES", help="With --figures: width of the panels.")] = 6.75,
+    serif: Annotated[bool, Option("--serif", help="With --figures: use a serif font.")] = False,
     eps: Eps = None,
     unit: Unit = 1,
     as_json: AsJson = False,
@@ -26,24 +28,26 @@ def report(
     """Report on runs. Writes a self-contained HTML page, unless --text, --json or --figures ask for something else."""
     from marginattack.report import text as plain
     from marginattack.report import write_figures, write_report
+    from marginattack.report.figures import describe_files
     from marginattack.storage.run_folder import RunFolder
 
     check_unit(unit)
-    stores, levels, written = [RunFolder(run) for run in runs], eps or [], []
+    stores, levels, written = [RunFolder(run) for run in runs], eps or [], list[str]()
     if figures is not None:
         for number, store in enumerate(stores, 1):
             folder = figures if len(stores) == 1 else figures / f"{number}-{store.path.resolve().name}"
-            written += write_figures(store.path, folder, eps=levels, unit=unit)
+            files = write_figures(store.path, folder, eps=levels, unit=unit, width=width, serif=serif)
+            written.append(describe_files(folder, files))
     if out is not None or not (as_json or text or figures):
         write_report(runs, page := out or Path("report.html"), eps=levels, unit=unit)
-        written.append(page)
+        written.append(str(page))
     if as_json:
         print(dump_json([plain.summarize_run(store, levels, unit) for store in stores]))
         return
     if text:
         show(*(line for store in stores for line in plain.format_run(store, levels, unit)))
-    for path in written:
-        print(path)
+    for line in written:
+        print(line)
 
 
 @one_line_errors()

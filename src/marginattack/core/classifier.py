@@ -14,7 +14,7 @@ from marginattack.core.space import as_space
 from marginattack.core.types import Logits
 from marginattack.errors import InputError
 
-PRECISIONS = ("float32", "tf32", "bf16")  # of a search, the finest first
+PRECISIONS = ("auto", "float32", "tf32", "bf16", "fp16")  # of a search
 
 
 class TwoClass(nn.Module):
@@ -44,14 +44,14 @@ class Execution:
 
     batch_size: int = 512
     graphs: bool = True
-    search: str = "float32"
+    precision: str = "auto"
     compiled: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}: it must be at least 1")
-        if self.search not in PRECISIONS:
-            raise InputError(f"search is {self.search!r}: choose one of {', '.join(PRECISIONS)}")
+        if self.precision not in PRECISIONS:
+            raise InputError(f"precision is {self.precision!r}: choose one of {', '.join(PRECISIONS)}")
 
 
 class Classifier:
@@ -65,8 +65,8 @@ class Classifier:
         fixed: A boolean mask that broadcasts to an input: these features stay as they are, at any value.
         batch_size: The most inputs per pass.
         graphs: Whether repeated passes on a GPU are captured as CUDA graphs.
-        search: The precision in which ``Race`` searches: "float32", "tf32" or "bf16". What it finds is confirmed and
-            refined in float32.
+        precision: In which ``Race`` searches: "float32", "tf32", "bf16", "fp16", or "auto", the default: on a GPU
+            fp16 or bf16 where it hardly changes logits, else float32. What it finds is confirmed in float32.
         compiled: Whether ``torch.compile`` compiles the model for full batches, on a GPU.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details. Such a
             model is neither captured nor compiled, and searched in float32.
@@ -84,20 +84,24 @@ class Classifier:
 
     def __init__(
         self, model: nn.Module, *, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
-        batch_size: int = 512, graphs: bool = True, search: str = "float32", compiled: bool = False,
+        batch_size: int = 512, graphs: bool = True, precision: str = "auto", compiled: bool = False,
         randomized: bool | Randomized = False, device: torch.device | str | None = None, chunk: int | None = None,
+        search: str | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
             raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: wrap the function in a Module")
         if chunk is not None:
             warnings.warn("Classifier(chunk=…) is deprecated: use batch_size=…", DeprecationWarning, stacklevel=2)
             batch_size = chunk
+        if search is not None:
+            warnings.warn("Classifier(search=…) is deprecated: use precision=…", DeprecationWarning, stacklevel=2)
+            precision = search
         self.model = model
         self.randomized = as_randomized(randomized)
-        if self.randomized is not None and (compiled or search != "float32"):
-            option = "compiled=True" if compiled else f"search={search!r}"
+        if self.randomized is not None and (compiled or precision not in ("auto", "float32")):
+            option = "compiled=True" if compiled else f"precision={precision!r}"
             raise InputError(f"{option} does not work for a randomised model, whose draws it may change: leave it out")
-        self.execution = Execution(batch_size=batch_size, graphs=graphs, search=search, compiled=compiled)
+        self.execution = Execution(batch_size=batch_size, graphs=graphs, precision=precision, compiled=compiled)
         self.bounds_stated = bounds is not None
         self.space = as_space(bounds, scale, fixed)
         self.lo, self.hi = self.space.lo, self.space.hi

@@ -48,6 +48,24 @@ def tf32(allowed: bool) -> Iterator[None]:
         restore()
 
 
+@contextmanager
+def consistent_tf32() -> Iterator[None]:
+    """The older flag for cuDNN can be read, which torch.export does: it raises where newer ones forbid tf32 alone."""
+    cudnn: Any = torch.backends.cudnn
+    try:
+        _ = cudnn.allow_tf32
+    except RuntimeError:
+        restore = _save()
+        cudnn.allow_tf32 = False
+        try:
+            yield
+        finally:
+            cudnn.allow_tf32 = True  # as it must have been
+            restore()
+    else:
+        yield
+
+
 def _backends() -> tuple[list[Any], str]:
     """What computes in tf32, and the name of its flag."""
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn

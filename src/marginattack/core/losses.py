@@ -61,13 +61,15 @@ class LogOdds:
 class Hinge:
     """max(l_y − max_{i≠y} l_i, −κ): the loss of Carlini and Wagner, flat once y trails by κ.
 
-    κ = 50 is that of Madry's challenge code. Targeted, the sign flips, so it is flat once the target leads by κ.
+    κ = 50 is that of Madry's challenge code. For ``targeted`` problems, where y is raised: flat once it leads by κ.
     """
 
     confidence: float = 50.0
+    targeted: bool = False
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        return MARGIN(logits, label).clamp(-self.confidence, self.confidence)
+        margin = MARGIN(logits, label)
+        return margin.clamp(max=self.confidence) if self.targeted else margin.clamp(min=-self.confidence)
 
 
 @final

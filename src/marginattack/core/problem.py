@@ -36,7 +36,7 @@ from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars
 
 FLIP_SHARE = 0.3  # of the units of a layer
 STEPS_UNTIL_CHECK = 8  # of a plan, after which samples that are finished leave the batch
-CONFIRM_AT = (1.0, 1.01, 1.1)  # multiples of the distance at which a point of a low-precision search is confirmed
+CONFIRM_AT = (1.0, 1.003, 1.02, 1.1)  # multiples of the distance at which a point of a low-precision search is tried
 
 
 class ClassConstraint(NamedTuple):

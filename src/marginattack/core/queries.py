@@ -1,7 +1,7 @@
 """Queries: values and gradients of the constraint at points, and what counts as adversarial there."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Size, Tensor
@@ -59,9 +59,25 @@ def input_gradient(value: Tensor, leaf: Tensor, *, keep: bool, weight: Tensor | 
     """∂ Σ weight·value / ∂ leaf; zero where the model does not depend on its input or the gradient is not finite."""
     if not value.requires_grad:
         return torch.zeros_like(leaf)
-    weight = torch.ones_like(value) if weight is None else weight
-    (gradient,) = torch.autograd.grad(value, leaf, weight, retain_graph=keep, allow_unused=True)
+    total: Tensor = _Total.apply(value, torch.ones_like(value) if weight is None else weight)  # type: ignore[no-untyped-call]
+    (gradient,) = torch.autograd.grad(total, leaf, retain_graph=keep, allow_unused=True)
     return torch.zeros_like(leaf) if gradient is None else torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+class _Total(torch.autograd.Function):
+    """A number, never read, whose derivative by the value is the weight.
+
+    With weights of its own ``torch.autograd.grad`` imports sympy, which takes up to 3 s in the first pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return value.new_empty(())
+
+    @staticmethod
+    def backward(ctx: Any, one: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0], None
 
 
 def join_answers(parts: Sequence[Answer]) -> Answer:

@@ -20,13 +20,17 @@ class Constant:
 
 @dataclass(frozen=True)
 class Power:
-    """(stride·k + 1)^−exponent: the paper's β with stride 1; stride 2 counts moves instead of pairs of moves."""
+    """(stride·(k + first))^−exponent: the paper's β. With stride 2, projection k is move 2k + 2, and moves are counted.
+
+    With ``first`` 2 the pairs are counted from the second one, so that β is never 1.
+    """
 
     exponent: float
     stride: int = 1
+    first: int = 1
 
     def __call__(self, k: int, n: int) -> float:
-        return float((self.stride * k + 1) ** -self.exponent)
+        return float((self.stride * (k + self.first)) ** -self.exponent)
 
 
 @dataclass(frozen=True)

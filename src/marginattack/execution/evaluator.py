@@ -40,29 +40,26 @@ class ModelEvaluator(Evaluator):
     def logits(self, images: Tensor, *, repeated: bool = False) -> Logits:
         """The logits in the precision of the images; ``repeated`` passes of a full batch are compiled."""
         images = images if self.scale is None else images * self.scale
-        if self.precision == "bf16":
-            ready = images.to(torch.bfloat16)
-        else:
-            ready = self.copies.classifier.cast(images)
-            if self.channels_last:
-                ready = ready.contiguous(memory_format=torch.channels_last)
+        ready = self.copies.classifier.cast(images)
+        if self.channels_last:
+            ready = ready.contiguous(memory_format=torch.channels_last)
         copied = self.edits_input or not ready.is_cuda  # on a CPU a model can write past torch, through numpy
         ready = ready.clone() if copied else ready
         compiled, version = repeated and len(images) == self.full_batch, ready._version
-        logits: Logits = self.compiler(self.model, ready, self.precision) if compiled else self.model(ready)
+        model = self.model(ready)
+        logits: Logits = self.compiler(model, ready, self.precision) if compiled else model(ready)
         if ready._version != version and not copied:
             raise InputError("model changes some of its inputs in place, but not the first: make it work on a copy")
         return logits.to(images.dtype)
 
-    @property
-    def model(self) -> nn.Module:
+    def model(self, images: Tensor) -> nn.Module:
         """The copy of the model for this precision."""
-        return self.copies.bf16 if self.precision == "bf16" else self.copies.fast
+        return self.copies.in_precision(self.precision, images)
 
     def hidden_gradient(self, images: Tensor, layer: int, weigh: Callable[[Tensor], Tensor]) -> Tensor:
         """The gradient of weigh(h)ᵀh by the images, h the outputs of a hidden layer; the logits where there is none."""
         images = images.detach().requires_grad_()
-        with self.flags(), torch.enable_grad(), record_output(self.model, layer) as outputs:
+        with self.flags(), torch.enable_grad(), record_output(self.model(images), layer) as outputs:
             logits = self.logits(images)
         calls = [output for output in outputs if output.shape == outputs[-1].shape]  # several for a randomised model
         h = torch.stack(calls).mean(0) if calls and len(calls[0]) == len(images) else logits

@@ -1,56 +1,75 @@
-"""The fastest precision of a search that does not make margins longer, chosen by trying it on a few inputs."""
+"""How much a low precision changes the logits and gradients of a model, and the fastest one that changes little."""
 
-import time
-from collections.abc import Callable
+from dataclasses import replace
 
 import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
-from marginattack.core.classifier import PRECISIONS
-from marginattack.core.norms import Norm
-from marginattack.core.problem import Problem
-from marginattack.core.types import Scalars
+from marginattack.core import losses
+from marginattack.core.types import Logits
 from marginattack.core.validation import Batch
-from marginattack.errors import InputError
-from marginattack.execution.session import Session
+from marginattack.execution.evaluator import ModelEvaluator
+from marginattack.execution.passes import logits_in_batches
 
-TRIED, WORTH_TRYING = 64, 512  # inputs that are tried; the number of inputs below which trying does not pay
-MOST_LOSS = 1e-3  # mean relative increase of margins
+CANDIDATES = ("fp16", "bf16")  # the finest first; tf32 is slower, and a flag of the whole process
+TRIED = 32  # inputs whose gradients are compared
+MOST_ERROR = 0.002  # largest change of a logit, as a share of the median lead of the highest one; with 0.4 % and more
+# some mean margins changed by more than 0.1 % (benchmarks/records/precision-cuda.json)
+TYPICAL = 0.2  # of it, the most that the logits of the median input may change
+LEAST_COSINE = 0.99  # of the gradients of each input in both precisions
+CLEAR = 10  # tolerances of the low precision by which an input must be away from the boundary
 
-Attack = Callable[[Problem], None]
+
+def has_low_precision(device: torch.device) -> bool:
+    """Whether this device multiplies faster in 16 bits."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def choose_precision(session: Session, batch: Batch, norm: Norm, attack: Attack, budget: int | None) -> str:
-    """The precision whose search is fastest and loses less than a thousandth of a margin on the first inputs."""
-    if session.classifier.device.type != "cuda" or len(batch) < WORTH_TRYING:
+def choose_precision(exact: ModelEvaluator, images: Tensor, logits: Logits) -> str:
+    """The fastest precision that hardly changes decisions about these images, whose logits are given.
+
+    An error moves the boundary by about its share of the constraint at the input.
+    """
+    classifier = exact.copies.classifier
+    if not has_low_precision(classifier.device) or {classifier.dtype, images.dtype} != {torch.float32}:
         return "float32"
-    first = batch.select(slice(2 * TRIED))
-    correct = first.select((session.predict(first.images) == first.labels).nonzero()[:TRIED, 0])
-    tried = {
-        precision: try_search(session.configure(search=precision), correct, norm, attack, budget)
-        for precision in PRECISIONS
-    }
-    return fastest(tried)
+    lead = logits.topk(2, dim=1).values
+    clear = MOST_ERROR * float((lead[:, 0] - lead[:, 1]).median())
+    few = images[:TRIED].to(classifier.device)
+    gradient = gradients(exact, few)
+    for precision in CANDIDATES:
+        try:
+            low = replace(exact, precision=precision)
+            error = (logits_in_batches(low, images) - logits).abs().amax(1)  # not a number: it overflows
+            small = float(error.max()) <= clear and float(error.median()) <= TYPICAL * clear
+            if small and float(cosine_similarity(gradient, gradients(low, few)).min()) >= LEAST_COSINE:
+                return precision
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception:  # a model may do anything in a precision that it was not made for
+            continue
+    return "float32"
 
 
-def try_search(session: Session, batch: Batch, norm: Norm, attack: Attack, budget: int | None) -> tuple[float, Scalars]:
-    """Seconds and distances; all infinite where the model cannot be run in that precision."""
-    try:
-        for _ in range(2):  # the first run captures
-            began = time.perf_counter()
-            solution = session.solve(batch, norm, attack, budget=budget)
-            seconds = time.perf_counter() - began
-        return seconds, solution.distance[:, None]
-    except (RuntimeError, InputError):
-        return torch.inf, torch.full((len(batch), 1), torch.inf)
+def by_clarity(
+    evaluator: ModelEvaluator, batch: Batch, logits: Logits, rows: Tensor
+) -> list[tuple[Tensor, ModelEvaluator]]:
+    """These rows: those that low precision can decide, and the others, for float32; all for it if most are unclear."""
+    if evaluator.search is None:
+        return [(rows, evaluator)]
+    own, other = losses.compare(logits[rows], (batch.labels if batch.targets is None else batch.targets)[rows])
+    clear = (own - other).abs() > CLEAR * evaluator.search[1].absolute
+    exact = replace(evaluator, search=None)
+    if 2 * int(clear.sum()) < len(rows):
+        return [(rows, exact)]
+    return [(part, each) for part, each in ((rows[clear], evaluator), (rows[~clear], exact)) if len(part)]
 
 
-def fastest(tried: dict[str, tuple[float, Scalars]]) -> str:
-    """The fastest precision that loses next to nothing against float32."""
-    full = tried["float32"][1]
-    found = torch.isfinite(full)
-    good = {
-        precision: seconds
-        for precision, (seconds, distance) in tried.items()
-        if bool((torch.isfinite(distance) >= found).all()) and float((distance / full)[found].mean()) <= 1 + MOST_LOSS
-    }
-    return min(good, key=lambda precision: good[precision], default="float32")
+def gradients(evaluator: ModelEvaluator, images: Tensor) -> Tensor:
+    """The gradients of the lead of the highest logit, flat."""
+    leaf = images.detach().clone().requires_grad_()
+    with torch.enable_grad(), evaluator.flags():
+        highest = evaluator.logits(leaf).topk(2, dim=1).values
+        (gradient,) = torch.autograd.grad((highest[:, 0] - highest[:, 1]).sum(), leaf)
+    return gradient.flatten(1)

@@ -43,6 +43,7 @@ from marginattack.execution.copies import Copies
 from marginattack.execution.evaluator import ModelEvaluator
 from marginattack.execution.graphs import Graphs
 from marginattack.execution.passes import compiled_logits, logits_in_batches, out_of_memory, takes_channels_last
+from marginattack.execution.precision import choose_precision
 from marginattack.execution.randomized import (
     AwayFromInput,
     RandomizedEvaluator,
@@ -120,13 +121,15 @@ class Session:
         replays = "" if self.randomized is None else "the model is randomised: a graph would replay its draws"
         self.graphs = Graphs(replays or ("" if self.execution.graphs else "switched off"))
         self.compiler = Compiler("" if self.execution.compiled else "not asked for")
+        self.precision = "float32" if self.randomized is not None else self.execution.precision  # "auto": chosen later
 
     def configure(self, **changes: Any) -> "Session":
-        """A session of the same frozen model with other execution settings, such as ``batch_size`` or ``search``."""
+        """A session of the same frozen model with other execution settings, such as ``batch_size``."""
         execution = replace(self.execution, **changes)
         session = Session(self.classifier, execution)
         session.copies, session.probe = self.copies, self.probe
-        if replace(execution, search=self.execution.search) == self.execution:
+        session.precision = execution.precision if "precision" in changes else self.precision
+        if replace(execution, precision=self.execution.precision) == self.execution:
             session.graphs, session.compiler = self.graphs, self.compiler
         return session
 
@@ -140,10 +143,12 @@ class Session:
         self.graphs.clear()
         self.compiler.clear()
 
-    def describe(self) -> dict[str, Any]:
-        """How the model was evaluated: whether it was captured and compiled, or why not."""
+    def describe(self, low: bool = True) -> dict[str, Any]:
+        """How the model was evaluated: whether it was captured and compiled, or why not; the precision of searches."""
         captured = self.classifier.device.type == "cuda" and (self.graphs.why_not or "captured")
-        return {"graphs": captured, "compiled": self.compiler.describe()}
+        chosen = self.execution.precision == "auto" and (not low or self.precision == "auto")
+        precision = "float32" if chosen else self.precision
+        return {"graphs": captured, "compiled": self.compiler.describe(), "precision": precision}
 
     @torch.no_grad()
     def validate(self, images: Any, labels: Any, targets: Any = None, ids: Any = None) -> Batch:
@@ -190,7 +195,7 @@ class Session:
         unit = self.classifier.rounding_unit(dtype)
         search = None
         if search_noise is not None:
-            search = self.execution.search, tolerance_for(unit, max(noise, search_noise))
+            search = self.precision, tolerance_for(unit, max(noise, search_noise))
         make = ModelEvaluator if self.randomized is None else partial(RandomizedEvaluator, rule=self.randomized)
         return make(
             self.probe.classes, tolerance_for(unit, noise), self.batch_size, self.copies, self.graphs, self.compiler,
@@ -232,10 +237,12 @@ class Session:
         return torch.where(torch.isfinite(logits).all(1), logits.argmax(1), NO_LABEL)
 
     @torch.no_grad()
-    def calibrate(self, images: Tensor, logits: Logits | None = None) -> ModelEvaluator:
+    def calibrate(self, images: Tensor, logits: Logits | None = None, *, low: bool = False) -> ModelEvaluator:
         """The model with the decision tolerance for these images: how far batch and precision change their logits.
 
-        Large batches, as an attack's, can change logits more than small ones.
+        Large batches, as an attack's, can change logits more than small ones. With ``low``, the precision of searches
+        may be chosen; what it typically changes of these logits is the tolerance of searches, which confirm what they
+        find.
 
         Raises:
             InputError: They do so by more than rounding can, or the model fails in the precision of the search.
@@ -248,18 +255,22 @@ class Session:
         exact = self.evaluator()
         change = torch.cat([each - beside for each in (logits, *compiled_logits(exact, images))])
         noise = max(self.probe.noise, batch_noise(largest_change(change), logits))
-        if self.execution.search == "float32":
+        if self.precision == "auto" and low:
+            self.precision = choose_precision(exact, images, logits)
+        if self.precision == "float32" or (self.execution.precision == "auto" and not low):
             return self.evaluator(noise, dtype=images.dtype)
         try:
-            search = replace(exact, precision=self.execution.search)
+            search = replace(exact, precision=self.precision)
             found = (logits_in_batches(search, images), *compiled_logits(search, images))
             change = torch.cat([_require_finite(each) - logits for each in found])
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:  # a model may do anything in a precision that it was not made for
-            reason = f"model fails in {self.execution.search} ({one_line(error)})"
-            raise InputError(f"{reason}: use search='float32'") from error
-        coarse = round_up(float(change.abs().max()))
+            if self.execution.precision == "auto":  # the inputs on which it was chosen did not show it
+                return self.evaluator(noise, dtype=images.dtype)
+            reason = f"model fails in {self.precision} ({one_line(error)})"
+            raise InputError(f"{reason}: use precision='float32'") from error
+        coarse = round_up(float(change.abs().amax(1).median()))
         return self.evaluator(noise, search_noise=coarse, dtype=images.dtype)
 
     def check_batch_noise(self, images: Tensor, logits: Logits, beside: Logits) -> None:

@@ -1,83 +1,83 @@
-"""Foolbox 3.3.4: its minimum-norm attacks, with AttackBench's settings."""
+"""Our attacks as attacks of Foolbox: ``raw, clipped, success = Race("l2")(fmodel, images, labels, epsilons=[…])``.
 
-from functools import partial
-from importlib import import_module
+A ``foolbox.PyTorchModel`` can also be passed to ``ma.measure`` as it is.
+"""
+
 from typing import Any
 
+import eagerpy
 import torch
-from torch import Tensor
+from foolbox import criteria, distances
+from foolbox.attacks.base import MinimizationAttack, get_criterion, raise_if_kwargs
 
-from marginattack.integrations.external import ExternalAttack, ProblemInfo, fmn_variants
-from marginattack.integrations.problem_module import ProblemModule
+from marginattack import attacks
+from marginattack.core.norms import NormLike, as_norm
+from marginattack.errors import InputError
+from marginattack.measuring import as_attack, measure
 
-
-def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor:
-    """Call the attack and return its points. ``{}`` in the name of an attack stands for the norm."""
-    foolbox, norm = import_module("foolbox"), model.problem.norm.name
-    bounds = (float(model.problem.box.lo.min()), float(model.problem.box.hi.max()))
-    wrapped = foolbox.PyTorchModel(model.eval(), bounds=bounds, device=model.images.device)
-    name = function.format({"l0": "L0", "l1": "L1", "l2": "L2", "linf": "LInf" if "FMN" in function else "Linf"}[norm])
-    name = name.replace("LinfBrendel", "LinfinityBrendel")
-    start = {"starting_points": other_class_starts(model)} if "Brendel" in function else {}
-    points: Tensor = getattr(foolbox.attacks, name)(**settings).run(wrapped, model.images, model.labels, **start)
-    return points
+DISTANCES = {"l0": distances.l0, "l1": distances.l1, "l2": distances.l2, "linf": distances.linf}
+BEYOND = 1 + 1e-5  # Foolbox adds the perturbation to the image again, which rounds: points are moved past the boundary
 
 
-def other_class_starts(model: ProblemModule) -> Tensor:
-    """For each sample the nearest one of another class: adversarial without a query, as all are classified correctly.
+class Minimization(MinimizationAttack):  # type: ignore[misc]
+    """Any minimum-norm attack of this package as one of Foolbox.
 
-    AttackBench also starts Brendel and Bethge's attack from the data set.
+    Args:
+        attack: An attack or its name, as in ``ma.measure``.
+        norm: The norm of the distances.
+        budget: Forwards + backwards per sample.
+        seed: Seed of the random draws.
+
+    Example:
+        >>> import torch, foolbox as fb
+        >>> from marginattack.integrations.foolbox import Minimization
+        >>> model = fb.PyTorchModel(torch.nn.Identity().eval(), bounds=(0, 1), device="cpu")
+        >>> images, labels = torch.tensor([[0.9, 0.2], [0.5, 0.1]]), torch.tensor([0, 0])
+        >>> attack = Minimization("race", "linf", budget=100)
+        >>> raw, clipped, success = attack(model, images, labels, epsilons=[0.1, 0.3])
+        >>> success.tolist()
+        [[False, False], [False, True]]
     """
-    x, y = model.images.flatten(1), model.labels
-    distance = torch.cdist(x, x, p=ProblemInfo.of(model.problem).p).masked_fill(y[:, None] == y[None, :], torch.inf)
-    if not bool(torch.isfinite(distance.amin(1)).all()):
-        raise ValueError("all samples of the batch are of one class: include a second class, to start from its samples")
-    return model.images[distance.argmin(1)]
+
+    def __init__(self, attack: Any = "race", norm: NormLike = "l2", *, budget: int = 2000, seed: int = 0) -> None:
+        self.attack, self.norm, self.budget, self.seed = as_attack(attack), as_norm(norm), budget, seed
+        self.attack.check_norm(self.norm)
+
+    @property
+    def distance(self) -> Any:
+        """Foolbox's object for the norm."""
+        return DISTANCES[self.norm.name]
+
+    def run(self, model: Any, inputs: Any, criterion: Any, *, early_stop: float | None = None, **others: Any) -> Any:
+        """The nearest adversarial inputs that were found; an input itself where none was."""
+        raise_if_kwargs(others)
+        x, restore_type = eagerpy.astensor_(inputs)
+        images, wanted = x.raw, get_criterion(criterion)
+        if isinstance(wanted, criteria.Misclassification):
+            labels, targets = wanted.labels.raw, None
+        elif isinstance(wanted, criteria.TargetedMisclassification):
+            targets = wanted.target_classes.raw
+            labels = torch.where(targets == 0, 1, 0)  # any other class: a targeted attack does not use it
+        else:
+            raise InputError(f"{wanted!r} is not supported: use Misclassification or TargetedMisclassification")
+        found = measure(
+            model, images, labels, self.norm, attack=self.attack, budget=self.budget, seed=self.seed,
+            enough=early_stop and early_stop / BEYOND, targets=targets, diagnose=False,
+        )  # fmt: skip
+        lower, upper = model.bounds
+        points = images + BEYOND * (found.adversarial.to(images) - images)
+        return restore_type(eagerpy.astensor(points.clamp(lower, upper)))
 
 
-def search_constant(info: ProblemInfo, passes_per_step: int) -> dict[str, Any]:
-    """Nine searches for the constant, as published; below 1,000 passes two or one, from a larger constant."""
-    searches = 9 if info.budget >= 1000 else 2 if info.budget >= 300 else 1
-    steps = max(1, info.budget // (searches * passes_per_step))
-    return {"binary_search_steps": searches, "steps": steps, "initial_const": 1e-3 if searches == 9 else 1.0}
+class Race(Minimization):
+    """``Race``, the default attack."""
+
+    def __init__(self, norm: NormLike = "l2", *, budget: int = 2000, seed: int = 0, **settings: Any) -> None:
+        super().__init__(attacks.Race(**settings), norm, budget=budget, seed=seed)
 
 
-def cw(info: ProblemInfo) -> dict[str, Any]:
-    """One forward and one backward per step; few steps go as far as 1,000 do at the published rate of 0.01."""
-    settings = search_constant(info, 2)
-    return settings | {"stepsize": 10 / max(50, settings["steps"])}
+class MarginAttack(Minimization):
+    """``MarginAttack``, the paper's."""
 
-
-def ead(info: ProblemInfo) -> dict[str, Any]:
-    """Two forwards and one backward per step; the published rate, doubled below 1,000 passes."""
-    rate = 0.01 if info.budget >= 1000 else 0.02
-    return search_constant(info, 3) | {"initial_stepsize": rate, "regularization": 0.01, "decision_rule": "L1"}
-
-
-def brendel_bethge(info: ProblemInfo) -> dict[str, Any]:
-    """Eleven forwards to the boundary, then steps in a trust region, which Foolbox scales with the batch size."""
-    return {"steps": max(1, (info.budget - 12) // 2), "lr": 1e-3, "binary_search_steps": 10}
-
-
-def deepfool(info: ProblemInfo) -> dict[str, Any]:
-    """The published settings; a step costs a forward and a backward per candidate, until the budget is spent."""
-    return {"steps": 50, "candidates": 10, "overshoot": 0.02}
-
-
-attack = partial(ExternalAttack, distribution="Foolbox 3.3.4", load=partial(import_module, "foolbox"), run=run)
-ATTACKS = (
-    attack("foolbox:ddn", "DDNAttack", ("l2",), lambda i: {"steps": i.steps, "init_epsilon": 1.0, "gamma": 0.05}),
-    *fmn_variants(
-        attack, "foolbox", "{}FMNAttack", lambda i, step: {"steps": i.steps, "max_stepsize": step, "gamma": 0.05}
-    ),
-    attack("foolbox:cw", "L2CarliniWagnerAttack", ("l2",), cw),
-    attack("foolbox:deepfool", "{}DeepFoolAttack", ("l2", "linf"), deepfool),
-    attack("foolbox:ead", "EADAttack", ("l1",), ead),
-    attack(
-        "foolbox:brendel-bethge",
-        "{}BrendelBethgeAttack",
-        ("l0", "l1", "l2", "linf"),
-        brendel_bethge,
-        requires=("numba",),
-    ),
-)
+    def __init__(self, norm: NormLike = "l2", *, budget: int = 2000, seed: int = 0, **settings: Any) -> None:
+        super().__init__(attacks.MarginAttack(**settings), norm, budget=budget, seed=seed)

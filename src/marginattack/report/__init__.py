@@ -36,29 +36,42 @@ def write_report(
 
 
 def write_figures(
-    run: str | StoragePath, folder: Path, *, eps: Sequence[float | int] = (), unit: float | int = 1
+    run: str | StoragePath,
+    folder: Path,
+    *,
+    eps: Sequence[float | int] = (),
+    unit: float | int = 1,
+    width: float | int = 6.75,
+    serif: bool = False,
 ) -> list[Path]:
-    """Write every chart of a run as SVG, PDF and PNG, and its tables as LaTeX and CSV.
+    """Write one figure with several panels, every chart as SVG, PDF and PNG, and the tables as LaTeX and CSV.
+
+    The panels (``panels.pdf``, ``panels.svg``) show robust accuracy and margins of every norm, with text of 8 points.
 
     Args:
         run: A run folder that ``marginattack measure --out`` wrote.
         folder: The folder to write into.
         eps: Distances, in ``unit``, of the table of robust accuracies; charts mark the smallest.
         unit: Unit of distances: 1 (pixels from 0 to 1) or 255.
+        width: Width of the panels in inches: 3.25 for a column, 6.75 for a page, as most templates have them.
+        serif: Use a serif font, as the text of most papers.
 
     Returns:
         The files that were written.
 
     Raises:
-        InputError: The run cannot be read, a file cannot be written, or the extra ``report`` is not installed.
+        InputError: The run cannot be read, a file cannot be written, ``width`` is not a width, or the extra ``report``
+            is not installed.
 
     Example:
         >>> write_figures(Path("runs/digits"), Path("figures"))  # doctest: +SKIP
     """
     _check(unit)
+    if not 2 <= width <= 20:
+        raise InputError(f"width is {width}: give inches from 2 to 20, such as 3.25 for a column or 6.75 for a page")
     from marginattack.report.figures import render_figures
 
-    files = render_figures(str(run), [float(level) for level in eps], unit)
+    files = render_figures(str(run), [float(level) for level in eps], unit, width=width, serif=serif)
     return [_write(Path(folder) / name, content) for name, content in files]
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from marginattack.report.series import Series
 
 BINS = 48  # of a histogram, about
+TICKS = 8  # of an axis in 1/255, at most
+PIXEL_STEPS = (*(m * 10.0**p for p in range(-4, 0) for m in (1, 2, 5)), 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,7 @@ class MarginAxis:
     bin_width: float
     scale: float = 1.0  # of the distances that are shown: 1, or 255 for pixels up to 255
     eps: tuple[float, ...] = ()  # that a reader asked for
+    pixels: bool = False  # whether distances are written as k/255
 
     @property
     def limit(self) -> float:
@@ -33,6 +36,33 @@ class MarginAxis:
     def log_start(self) -> float:
         """Where a logarithmic axis starts."""
         return min(float(f"{self.smallest:.2g}"), self.limit / 2)
+
+    @property
+    def pixel_step(self) -> float:
+        """The distance of ticks on an axis in 1/255."""
+        return next((step for step in PIXEL_STEPS if 255 * self.limit / step <= TICKS), PIXEL_STEPS[-1]) / 255
+
+    def text(self, value: str) -> str:
+        """Return the Vega expression of a distance as text, in the unit of the page."""
+        plain = f"format({value} * unit_scale, '.4~r')"
+        fraction = f"unit_scale === 1 && {value} > 0"
+        return f"({fraction} ? format({value} * 255, '.3~r') + '/255' : {plain})" if self.pixels else plain
+
+    def labels(self, *, margins: bool = True, **options: Any) -> alt.Axis:
+        """Return the ticks and labels of an axis of margins, or of other distances."""
+        if not self.pixels:
+            return alt.Axis(format=".4~r", tickCount=6, **options)
+        if not margins:
+            return alt.Axis(labelExpr=self.text("datum.value / unit_scale"), tickCount=6, **options)
+        ticks = alt.ExprRef(f"sequence(0, {self.limit * 1.0001} * unit_scale, {self.pixel_step} * unit_scale)")
+        return alt.Axis(values=ticks, labelExpr=self.text("datum.value / unit_scale"), **options)
+
+    def log_labels(self, **options: Any) -> alt.Axis:
+        """Return the ticks and labels of a logarithmic axis of distances."""
+        if not self.pixels:
+            return alt.Axis(format=".4~r", tickCount=6, **options)
+        ticks = alt.ExprRef(f"[{', '.join(f'{step:g} / 255 * unit_scale' for step in PIXEL_STEPS)}]")
+        return alt.Axis(values=ticks, labelExpr=self.text("datum.value / unit_scale"), **options)
 
     def eps_grid(self) -> np.ndarray:
         """Return the ε of the curves: multiples of half a bin, even ratios for a log axis, and k/255 for ℓ∞."""
@@ -46,6 +76,8 @@ class MarginAxis:
         """Return the ε of a table: those that were asked for, or multiples of this many bins."""
         if self.eps:
             return np.array(self.eps)
+        if self.pixels:
+            return np.arange(int(self.limit / self.pixel_step) + 2) * round(255 * self.pixel_step, 6) / 255
         width = float(f"{self.bin_width * bins:.6g}")
         return np.array(round_digits(width * np.arange(int(self.limit / width) + 2), 6))
 
@@ -58,13 +90,15 @@ def fit_axis(group: Sequence[Series], eps: Sequence[float] = (), unit: float | i
     found = np.concatenate([series.columns["distance"][series.found] for series in group])
     low, high = 0.1, 1.0  # where no adversarial example was found
     if len(found):
-        low, high = float(found.min()), float(min(found.max() * 1.02, 2.5 * np.quantile(found, 0.99)))
-    power = 10.0 ** np.floor(np.log10(high / BINS))
-    width = float(next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= high / BINS * 0.999))
+        low, high = float(found.min()), float(min(found.max() * 1.02, 2 * np.quantile(found, 0.95)))
+    pixels = group[0].norm == "linf" and high <= 1 and all(series.eight_bit for series in group)
+    whole = 255 if pixels else 1
+    power = 10.0 ** np.floor(np.log10(whole * high / BINS))
+    width = float(next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= whole * high / BINS * 0.999)) / whole
     norm, scale = group[0].norm, 1.0 if group[0].norm == "l0" else float(unit)
     return MarginAxis(
         norm=norm, symbol=group[0].symbol, smallest=low, largest=high, bin_width=width, scale=scale,
-        eps=tuple(sorted(level / scale for level in eps)),
+        eps=tuple(sorted(level / scale for level in eps)), pixels=pixels,
     )  # fmt: skip
 
 
@@ -87,15 +121,17 @@ def margin_scale(axis: MarginAxis, *, log: bool = False) -> alt.Scale:
 
 def margin_x(axis: MarginAxis, **options: Any) -> alt.X:
     """Return the horizontal axis of margins."""
-    labels = alt.Axis(format="~g", tickCount=6, grid=False)
+    labels = axis.labels(grid=False)
     return alt.X("x:Q", title=f"margin, {axis.symbol}", scale=margin_scale(axis), axis=labels, **options)
 
 
 def margin_y(axis: MarginAxis, field: str, quantity: str = "margin", **options: Any) -> alt.Y:
     """Return a vertical axis of distances."""
-    return alt.Y(field, title=f"{quantity}, {axis.symbol}", axis=alt.Axis(format="~g", tickCount=6), **options)
+    labels = axis.labels(margins=quantity == "margin")
+    return alt.Y(field, title=f"{quantity}, {axis.symbol}", axis=labels, **options)
 
 
 def class_labels(angle: int = 0) -> alt.Axis:
     """Return the labels of an axis of classes."""
-    return alt.Axis(labelLimit=120, labelAngle=angle, domain=False, ticks=False)
+    first = "length(datum.label) > 20 ? split(datum.label, ',')[0] : datum.label"  # of several names of one class
+    return alt.Axis(labelLimit=130, labelAngle=angle, labelExpr=first, domain=False, ticks=False)

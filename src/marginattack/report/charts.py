@@ -6,21 +6,22 @@ from functools import partial
 from typing import Any
 
 import altair as alt
+import numpy as np
 from altair.utils.schemapi import debug_mode
 
 from marginattack.report import encodings as enc
 from marginattack.report.axes import class_labels, margin_scale, margin_x, margin_y
 from marginattack.report.datasets import View
 from marginattack.report.encodings import Chart, draw_pin, opacity_if, selected_series, tooltips
-from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE
+from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, PALETTE
+from marginattack.report.trace_charts import draw_constraint, draw_distance, draw_progress
 
 HEIGHT = 280
+MAX_TITLE = 48  # characters of an axis title
 MAX_LABELLED = 14  # classes of a matrix whose cells have room for numbers
-MOVES = {"start": ("diamond", GREY), "restoration": ("circle", BLUE), "projection": ("triangle-up", ORANGE),
-         "closing": ("square", GREEN)}  # fmt: skip
 # label of u = 1 - confidence: in percent down to 0.05 %, then as a power of ten
 CONFIDENCE_LABEL = (
-    "datum.value > 0.5 ? '0 %' : datum.value > 0.0005 ? format(100 - 100 * datum.value, '.4~g') + ' %' :"
+    "datum.value > 0.5 ? '0 %' : datum.value > 0.0005 ? format(100 - 100 * datum.value, '.4~r') + ' %' :"
     " '1 − 10⁻' + ['⁰','¹','²','³','⁴','⁵','⁶','⁷','⁸','⁹','¹⁰'][round(-log(datum.value) / LN10)]"
 )
 
@@ -40,9 +41,9 @@ def draw_curve(view: View, log: bool = False) -> Chart:
     base = alt.Chart(alt.NamedData(name=view.dataset_name("curve"))).transform_filter(
         f"datum.eps >= {start} && datum.eps <= {axis.limit}"
     )
-    base = base.transform_calculate(x="datum.eps * unit_scale")
+    base = base.transform_calculate(x="datum.eps * unit_scale", eps_text=axis.text("datum.eps"))
     x = alt.X("x:Q", title=f"ε, {axis.symbol}", scale=margin_scale(axis, log=log),
-              axis=alt.Axis(format="~g", tickCount=7, grid=False))  # fmt: skip
+              axis=axis.log_labels(grid=False) if log else axis.labels(grid=False))  # fmt: skip
     y = alt.Y("robust:Q", title="robust accuracy, %", scale=alt.Scale(domain=[0, 100]))
     band = base.mark_area(clip=True).encode(
         x, alt.Y("low:Q", title="robust accuracy, %"), alt.Y2("high:Q"), color=style["color"],
@@ -53,21 +54,31 @@ def draw_curve(view: View, log: bool = False) -> Chart:
         dotted.encode(x, alt.Y(f"{end}:Q", title="robust accuracy, %"), color=style["color"]) for end in ("low", "high")
     ]
     line = base.mark_line(strokeWidth=2, clip=True).encode(x, y, **style, opacity=opacity_if(legend, 1.0, 0.12))
-    points = base.mark_point(size=60, filled=True).encode(
-        x, y, color=style["color"], opacity=opacity_if(hover, 1.0, 0.0),
-        tooltip=tooltips(("series:N", "run"), ("x:Q", "ε", ".4~g"), ("robust:Q", "robust accuracy, %", ".1f"),
-                         ("low:Q", "95 % CI from", ".1f"), ("high:Q", "to", ".1f"),
-                         *([("certified:Q", "certified, %", ".1f")] if bounded else [])),
-    )  # fmt: skip
+    # The nearest point is found through Voronoi cells, whose datum is the point; their tooltips lose names otherwise.
+    fields = {"run": "row.series", "ε": "row.eps_text", "robust accuracy, %": "format(row.robust, '.1f')",
+              "95 % CI from": "format(row.low, '.1f')", "to": "format(row.high, '.1f')",
+              "certified, %": "isValid(row.certified) ? format(row.certified, '.1f') : '–'"}  # fmt: skip
+    fields = {title: value for title, value in fields.items() if bounded or title != "certified, %"}
+    tooltip = ", ".join(
+        f"'{title}': {value.replace('row', '(datum.datum || datum)')}" for title, value in fields.items()
+    )
+    points = base.mark_point(size=60, filled=True, tooltip=alt.ExprRef(f"{{{tooltip}}}")).encode(
+        x, y, color=style["color"], opacity=opacity_if(hover, 1.0, 0.0)
+    )
     known = base.transform_filter("isValid(datum.certified)").mark_area(clip=True)
     fade = [opacity_if(legend, share, 0.03) for share in (0.25, 0.2)]
     colour = style["color"] if len(view.group) > 1 else alt.value(GREEN)
     certified = known.encode(x, alt.Y("certified:Q", title="robust accuracy, %"), color=colour, opacity=fade[0])
     unknown = known.encode(x, alt.Y("certified:Q", title="robust accuracy, %"), alt.Y2("robust:Q"),
                            color=alt.value(GREY), opacity=fade[1])  # fmt: skip
-    sides = [certified, unknown, *ends] if bounded else [band]
+    attacked = known.transform_calculate(top="100").encode(
+        x, alt.Y("robust:Q", title="robust accuracy, %"), alt.Y2("top:Q"), color=alt.value(ORANGE),
+        opacity=alt.value(0.13),
+    )  # fmt: skip
+    sides = [certified, unknown, *([attacked] if len(view.group) == 1 else []), *ends] if bounded else [band]
     ruler = base.transform_filter(hover).mark_rule(strokeDash=[2, 3]).encode(x)
-    return alt.layer(*sides, line.add_params(legend), ruler, points.add_params(hover, click), *draw_pin(label=True))
+    marks = line.add_params(legend), ruler, points.add_params(hover, click)
+    return alt.layer(*sides, *marks, *draw_pin(axis, label=True))
 
 
 def draw_histogram(view: View) -> Chart:
@@ -78,16 +89,19 @@ def draw_histogram(view: View) -> Chart:
         .transform_filter(enc.IN_SELECTED_CLASS)
         .transform_calculate(bin=f"max(0, ceil(datum.d / {width} - 1e-9) - 1)", side=enc.SIDE_OF_PIN)
         .transform_aggregate(count="sum(n)", groupby=["bin", "side"])
-        .transform_calculate(x=f"datum.bin * {width} * unit_scale", x2=f"(datum.bin + 1) * {width} * unit_scale")
-    )
+        .transform_calculate(
+            x=f"datum.bin * {width} * unit_scale", x2=f"(datum.bin + 1) * {width} * unit_scale",
+            low=view.axis.text(f"datum.bin * {width}"), high=view.axis.text(f"(datum.bin + 1) * {width}"),
+        )
+    )  # fmt: skip
     bars = binned.mark_bar(color=BLUE, clip=True, binSpacing=1).encode(
         margin_x(view.axis, bin="binned"), alt.X2("x2:Q"),
         alt.Y("count:Q", title="samples", axis=alt.Axis(tickMinStep=1, tickCount=5)),
         opacity=opacity_if("datum.side === 'above'", 0.25, 0.85), order=alt.Order("side:N", sort="descending"),
-        tooltip=tooltips(("x:Q", "margin from", ".4~g"), ("x2:Q", "to", ".4~g"), ("count:Q", "samples"),
+        tooltip=tooltips(("low:N", "margin from"), ("high:N", "to"), ("count:Q", "samples"),
                          ("side:N", "relative to the pinned ε")),
     )  # fmt: skip
-    return alt.layer(bars, *draw_pin())
+    return alt.layer(bars, *draw_pin(view.axis))
 
 
 def draw_confidence(view: View) -> Chart:
@@ -96,8 +110,9 @@ def draw_confidence(view: View) -> Chart:
     base = (
         selected_series(view, "rows")
         .transform_filter(f"{enc.IN_SELECTED_CLASS} && datum.d <= {axis.limit}")
-        .transform_calculate(y="datum.d * unit_scale", side=enc.SIDE_OF_PIN, confidence="format(1 - datum.u, '.5%')")
-    )
+        .transform_calculate(y="datum.d * unit_scale", margin=axis.text("datum.d"), side=enc.SIDE_OF_PIN,
+                             confidence="format(1 - datum.u, '.5%')")
+    )  # fmt: skip
     decades = [10.0**-k for k in range(11)]
     smallest = min(view.datasets["rows"].columns["u"], default=0.1)
     end = max((decade for decade in decades if decade <= smallest * 1.0001), default=decades[-1])
@@ -106,11 +121,11 @@ def draw_confidence(view: View) -> Chart:
     points = base.mark_circle(color=BLUE).encode(
         x, margin_y(axis, "y:Q", scale=margin_scale(axis)), opacity=opacity_if("datum.side === 'above'", 0.12, 0.7),
         size=alt.Size("n:Q", scale=alt.Scale(range=[6, 260]), legend=None) if view.binned else alt.value(16),
-        tooltip=tooltips(*([] if view.binned else [("id:Q", "sample")]), ("from:N", "class"),
-                         ("to:N", "adversarial class"), ("y:Q", "margin", ".4~g"), ("confidence:N", "confidence"),
+        tooltip=tooltips(*([] if view.binned else [("name:N", "sample")]), ("from:N", "class"),
+                         ("to:N", "adversarial class"), ("margin:N", "margin"), ("confidence:N", "confidence"),
                          ("n:Q", "samples")),
     )  # fmt: skip
-    return alt.layer(points, *draw_pin("y"))
+    return alt.layer(points, *draw_pin(view.axis, "y"))
 
 
 def draw_strips(view: View) -> Chart:
@@ -123,6 +138,8 @@ def draw_strips(view: View) -> Chart:
             x=f"datum.bin * {width} * unit_scale", x2=f"(datum.bin + 1) * {width} * unit_scale",
             n_below=f"isValid(pin) && (datum.bin + 1) * {width} <= pin * 1.000001 ? datum.n : 0",
             low="datum.q1 * unit_scale", median="datum.q2 * unit_scale", high="datum.q3 * unit_scale",
+            from_text=view.axis.text(f"datum.bin * {width}"), to_text=view.axis.text(f"(datum.bin + 1) * {width}"),
+            median_text=view.axis.text("datum.q2"),
             shade="datum.share * (isValid(selected_class) && datum.from !== selected_class ? 0.25 : 1)",
         )
         .transform_joinaggregate(below="sum(n_below)", groupby=["from"])
@@ -137,15 +154,30 @@ def draw_strips(view: View) -> Chart:
     strips = base.mark_rect(color=BLUE, clip=True, cursor="pointer").encode(
         margin_x(view.axis), alt.X2("x2:Q"), y,
         opacity=alt.Opacity("shade:Q", scale=alt.Scale(domain=[0, 1], range=[0, 0.85]), legend=None),
-        tooltip=tooltips(("from:N", "class"), ("x:Q", "margin from", ".4~g"), ("x2:Q", "to", ".4~g"),
-                         ("n:Q", "samples"), ("of:Q", "samples of the class"), ("median:Q", "median", ".4~g"),
+        tooltip=tooltips(("from:N", "class"), ("from_text:N", "margin from"), ("to_text:N", "to"),
+                         ("n:Q", "samples"), ("of:Q", "samples of the class"), ("median_text:N", "median"),
                          ("share_below:N", "below the pinned ε")),
     )  # fmt: skip
     once = base.transform_filter("datum.first == 1")
+    if len(view.shown) < len(view.classes):  # they have few samples, all near 0: medians, on a scale of their own
+        return _draw_medians(view, once, y, click)
     quartiles = once.mark_rule(strokeWidth=1.5, clip=True).encode(alt.X("low:Q"), alt.X2("high:Q"), y)
     median = once.mark_tick(thickness=3, clip=True).encode(alt.X("median:Q"), y)
-    layers = alt.layer(strips.add_params(click), quartiles, median, *draw_pin())
+    layers = alt.layer(strips.add_params(click), quartiles, median, *draw_pin(view.axis))
     return layers.properties(height=max(120, 26 * len(view.shown)))
+
+
+def _draw_medians(view: View, base: alt.Chart, y: alt.Y, click: alt.Parameter) -> Chart:
+    """Draw the median of each class as a bar, with its quartiles."""
+    largest = max(view.datasets["strips"].columns["q3"], default=1.0)
+    scale = alt.Scale(domain=[0, alt.ExprRef(f"{largest * 1.05} * unit_scale")], nice=False)
+    labels = alt.Axis(tickCount=6, grid=False, labelExpr=view.axis.text("datum.value / unit_scale"))
+    bars = base.mark_bar(color=BLUE, opacity=0.75, height=14, cursor="pointer").encode(
+        alt.X("median:Q", title=f"median margin, {view.axis.symbol}", scale=scale, axis=labels), y,
+        tooltip=tooltips(("from:N", "class"), ("of:Q", "samples"), ("median_text:N", "median margin")),
+    )  # fmt: skip
+    quartiles = base.mark_rule(strokeWidth=1.5, clip=True).encode(alt.X("low:Q", scale=scale), alt.X2("high:Q"), y)
+    return alt.layer(bars.add_params(click), quartiles).properties(height=24 * len(view.shown))
 
 
 def draw_matrix(view: View) -> Chart:
@@ -158,7 +190,7 @@ def draw_matrix(view: View) -> Chart:
         .transform_calculate(pair="datum.series + ' ' + datum.from + ' ' + datum.to")
         .transform_lookup(lookup="pair", from_=pairs)
         .transform_filter("isValid(datum.all)")
-        .transform_calculate(scaled_median="datum.median * unit_scale")
+        .transform_calculate(median_text=view.axis.text("datum.median"))
     )
     few = len(view.shown) <= MAX_LABELLED
     scale = alt.Scale(domain=view.shown)
@@ -167,54 +199,48 @@ def draw_matrix(view: View) -> Chart:
     cells = base.mark_rect(color=BLUE).encode(
         x, y, opacity=alt.Opacity("count:Q", scale=alt.Scale(domainMin=0, range=[0.08, 0.7]), legend=None),
         tooltip=tooltips(("from:N", "class"), ("to:N", "adversarial class"), ("count:Q", "samples"),
-                         ("all:Q", "at any distance"), ("scaled_median:Q", "their median margin", ".4~g")),
+                         ("all:Q", "at any distance"), ("median_text:N", "their median margin")),
     )  # fmt: skip
     numbers = [base.mark_text(fontSize=11).encode(x, y, text="count:Q")] if few else []
     return alt.layer(cells, *numbers).properties(height=max(120, 26 * len(view.shown)))
 
 
-def draw_distance(view: View) -> Chart:
-    """Draw the distance of each queried point from the input."""
-    return _draw_queries(view, margin_y(view.axis, "scaled_distance:Q", "distance"))
-
-
-def draw_constraint(view: View) -> Chart:
-    """Draw the constraint at each queried point: below 0 the point is adversarial."""
-    scale = alt.Scale(type="symlog", constant=0.01)
-    labels = alt.Axis(format="~g", values=[-10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10, 100])
-    return _draw_queries(view, alt.Y("c:Q", title="constraint c (below 0: adversarial)", scale=scale, axis=labels))
-
-
-def draw_progress(view: View) -> Chart:
-    """Draw the smallest distance found so far against passes, one line per sample."""
-    found = selected_series(view, "trace").transform_filter("isValid(datum.best)")
-    found = found.transform_calculate(y="datum.best * unit_scale")
-    lines = found.mark_line(interpolate="step-after", color=BLUE, strokeWidth=1.8).encode(
-        alt.X("passes:Q", title="passes (forwards + backwards)", axis=alt.Axis(grid=False, tickCount=8)),
-        margin_y(view.axis, "y:Q", "smallest distance so far", scale=alt.Scale(zero=False)),
-        detail="id:N", opacity=opacity_if("datum.id === sample", 1.0, 0.45),
-        tooltip=tooltips(("id:Q", "sample"), ("passes:Q", "passes"), ("y:Q", "smallest distance so far", ".4~g")),
+def draw_paired(view: View) -> Chart:
+    """Draw the margin of each shared sample in the first run and in the others; the pinned ε splits it into sides."""
+    axis = view.axis
+    base = alt.Chart(alt.NamedData(name=view.dataset_name("paired"))).transform_calculate(
+        x="datum.a * unit_scale", y="datum.b * unit_scale", a_text=axis.text("datum.a"), b_text=axis.text("datum.b"),
+        change="!isValid(pin) || (datum.a > pin) === (datum.b > pin) ? 'same' : datum.b > pin ? 'gained' : 'lost'",
     )  # fmt: skip
-    return alt.layer(lines)
-
-
-def _draw_queries(view: View, y: alt.Y) -> Chart:
-    """Draw a value by query, with a mark for the move that led to each point."""
-    base = selected_series(view, "trace").transform_filter("datum.id === sample")
-    base = base.transform_calculate(scaled_distance="datum.distance * unit_scale")
-    marks = [MOVES.get(move, ("cross", GREY)) for move in view.moves]
-    shapes = alt.Scale(domain=view.moves, range=[shape for shape, _ in marks])
-    colours = alt.Scale(domain=view.moves, range=[colour for _, colour in marks])
-    x = alt.X("query:Q", title="query", axis=alt.Axis(grid=False, tickMinStep=1))
-    legend = alt.Legend(title=None, columns=4) if len(view.moves) > 1 else None
-    points = base.mark_point(filled=True, size=34, opacity=0.9).encode(
-        x, y, shape=alt.Shape("move:N", scale=shapes, legend=legend),
-        color=alt.Color("move:N", scale=colours, legend=legend),
-        tooltip=tooltips(("move:N", "after"), ("query:Q", "query"), ("passes:Q", "passes"),
-                         ("scaled_distance:Q", "distance", ".4~g"), ("c:Q", "constraint", ".3~g")),
+    first, others = view.series_names[0], view.series_names[1:]
+    title = f"margin of {first}, {axis.symbol}"
+    title = title if len(title) < MAX_TITLE else f"margin of the first run, {axis.symbol}"
+    scale, labels = _log_scale(view), axis.log_labels(grid=False)
+    legend = alt.Legend(title=None) if len(others) > 1 else None
+    points = base.mark_point(filled=True, size=26, clip=True).encode(
+        alt.X("x:Q", title=title, scale=scale, axis=labels),
+        alt.Y("y:Q", title=f"margin of {others[0] if len(others) == 1 else 'the other run'}", scale=scale, axis=labels),
+        color=alt.Color("series:N", scale=alt.Scale(domain=others, range=list(PALETTE[1:])), legend=legend),
+        shape=alt.Shape("series:N", scale=alt.Scale(domain=others), legend=legend),
+        opacity=opacity_if("datum.change === 'same'", 0.4, 1.0),
+        tooltip=tooltips(("name:N", "sample"), ("from:N", "class"), ("a_text:N", "margin, first run"),
+                         ("series:N", "other run"), ("b_text:N", "its margin"), ("change:N", "at the pinned ε")),
     )  # fmt: skip
-    line = base.mark_line(strokeWidth=1, color=GREY, opacity=0.6).encode(x, y)
-    return alt.layer(line, points)
+    ends = alt.Chart(alt.InlineData(values=[{"end": 1e-9}, {"end": 1e9}])).transform_calculate(
+        x="datum.end * unit_scale"
+    )
+    diagonal = ends.mark_line(color=GREY, strokeDash=[4, 4], strokeWidth=1, clip=True).encode(
+        alt.X("x:Q", scale=scale, axis=labels, title=title), alt.Y("x:Q", scale=scale, axis=labels)
+    )
+    return alt.layer(diagonal, points, *draw_pin(axis), *draw_pin(axis, "y")).properties(height=340)
+
+
+def _log_scale(view: View) -> alt.Scale:
+    """Return the scale of both axes of a comparison: all but a few of the smallest margins."""
+    values = [*view.datasets["paired"].columns["a"], *view.datasets["paired"].columns["b"]]
+    ends = (0.8 * np.quantile(values, 0.01), 1.2 * max(values)) if values else (0.1, 1.0)
+    domain = [alt.ExprRef(f"{end:.4g} * unit_scale") for end in ends]
+    return alt.Scale(type="log", domain=domain, nice=False)
 
 
 @dataclass(frozen=True)
@@ -239,12 +265,14 @@ PLOTS = (
     Plot("strips", draw_strips, ("strips",)),
     Plot("matrix", draw_matrix, ("rows", "pairs")),
     Plot("confidence", draw_confidence, ("rows",)),
-    Plot("distance", draw_distance, ("trace",)),
-    Plot("constraint", draw_constraint, ("trace",)),
-    Plot("progress", draw_progress, ("trace",)),
+    Plot("paired", draw_paired, ("paired",)),
+    Plot("distance", draw_distance, ("trace", "spans")),
+    Plot("constraint", draw_constraint, ("trace", "spans")),
+    Plot("progress", draw_progress, ("trace", "spans")),
 )
 
 
 def plots_with_data(view: View) -> list[Plot]:
     """Return the plots that have anything to draw."""
-    return [plot for plot in PLOTS if all(view.datasets[name].columns["series"] for name in plot.datasets)]
+    used = {plot: [name for name in plot.datasets if name != "spans"] for plot in PLOTS}  # few attacks have phases
+    return [plot for plot in PLOTS if all(view.datasets[name].columns["series"] for name in used[plot])]

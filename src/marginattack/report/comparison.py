@@ -9,7 +9,7 @@ import numpy as np
 from marginattack.analysis.statistics import PairedComparison, compare_paired
 from marginattack.errors import InputError
 from marginattack.report.series import Series, load_series
-from marginattack.report.text import DEFAULT_EPS
+from marginattack.report.text import default_levels
 from marginattack.storage.run_folder import RunFolder
 
 
@@ -40,7 +40,7 @@ def _compare_pair(a: Series, b: Series, eps: Sequence[float]) -> dict[str, Any] 
     paired = compare_series(a, b)
     if paired is None:
         return None
-    levels = np.array(eps or DEFAULT_EPS.get(a.norm, ()), float)
+    levels = np.array(eps or default_levels([a, b]), float)
     inputs = [{*zip(s.columns["input"].tolist(), s.columns["target"].tolist(), strict=True)} for s in (a, b)]
     robust = zip(levels.tolist(), a.robust_accuracy(levels), b.robust_accuracy(levels), strict=True)
     return {
@@ -53,14 +53,29 @@ def _compare_pair(a: Series, b: Series, eps: Sequence[float]) -> dict[str, Any] 
 
 def compare_series(a: Series, b: Series) -> PairedComparison | None:
     """Compare two series on the samples that both measured and classify correctly; None where there are none."""
-    left, right = _index_margins(a), _index_margins(b)
-    shared = [key for key in left if key in right]
-    if not shared:
-        return None
-    return compare_paired(np.array([left[key] for key in shared]), np.array([right[key] for key in shared]))
+    _, left, right = pair_series(a, b)
+    return compare_paired(left, right) if len(left) else None
 
 
-def _index_margins(series: Series) -> dict[tuple[str, int], float]:
-    """Index the measured margins by input and target; repeated inputs count once."""
-    columns = [series.columns[name][series.measured].tolist() for name in ("input", "target", "distance")]
-    return {(fingerprint, target): distance for fingerprint, target, distance in zip(*columns, strict=True)}
+def pair_series(a: Series, b: Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows of b that a measured too, and the margins in a and in b; repeated inputs count once."""
+    left = {key: a.columns["distance"][row] for key, row in _index_rows(a).items()}
+    shared = [(row, left[key]) for key, row in _index_rows(b).items() if key in left]
+    rows = np.array([row for row, _ in shared], int)
+    return rows, np.array([distance for _, distance in shared], float), b.columns["distance"][rows]
+
+
+def _index_rows(series: Series) -> dict[tuple[str, int], int]:
+    """Index the measured rows by input and target."""
+    rows = np.flatnonzero(series.measured)
+    columns = [series.columns[name][rows].tolist() for name in ("input", "target")]
+    return {(fingerprint, target): row for fingerprint, target, row in zip(*columns, rows.tolist(), strict=True)}
+
+
+def find_changed_sides(a: Series, b: Series, eps: float) -> dict[str, list[int]]:
+    """Return the rows of b that are robust at ``eps`` in one series only, the largest change first."""
+    rows, left, right = pair_series(a, b)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        order = np.argsort(-np.abs(np.log(right / left)), kind="stable")
+    gained, lost = ((right > eps) & (left <= eps))[order], ((right <= eps) & (left > eps))[order]
+    return {"gained": rows[order][gained].tolist(), "lost": rows[order][lost].tolist()}

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from marginattack.report.axes import MarginAxis, bin_numbers, fit_axis, round_digits
+from marginattack.report.comparison import pair_series
+from marginattack.report.convergence import find_spans, trace_columns
 from marginattack.report.series import Series
 from marginattack.report.summary import count_class_pairs, summarize_classes
 
-MAX_ROWS = 20_000  # per page; with more samples, they are counted in cells
-MAX_CLASSES = 30  # per chart; tables list all
-MAX_QUERIES = 400  # per traced sample
+MAX_ROWS = 8_000  # per page; with more samples, they are counted in cells
+MAX_CLASSES = 30  # that charts show all of; of more, they show the weakest
+WEAKEST = 20
+MAX_PAIRED = 2_000  # points of a comparison
 MIN_UNCERTAINTY = 1e-10  # smallest 1 - confidence that is drawn
 
 Columns = dict[str, list[Any]]
@@ -49,6 +52,7 @@ class View:
     shown: list[str]  # classes that charts show
     binned: bool
     moves: list[str]
+    phased: bool  # whether the moves of the traces are phases, such as Race's
     datasets: dict[str, Dataset]
 
     @property
@@ -77,21 +81,25 @@ def build_view(group: Sequence[Series], axis: MarginAxis, *, binned: bool) -> Vi
         "rows": _concatenate([_sample_columns(series, axis, binned) for series in group]),
         "strips": _concatenate([_strip_columns(series, axis, shown) for series in group]),
         "pairs": _concatenate([_pair_columns(series, shown) for series in group]),
-        "trace": _concatenate([_trace_columns(series) for series in group]),
+        "trace": _concatenate([trace_columns(series) for series in group]),
+        "paired": _concatenate([_paired_columns(group[0], series) for series in group]),
     }
+    columns["spans"] = find_spans(columns["trace"])
     moves = list(dict.fromkeys(columns["trace"]["move"]))
     columns["trace"]["move"] = [moves.index(move) for move in columns["trace"]["move"]]
     names = {"series": [series.name for series in group], "from": classes, "to": classes, "move": moves}
     return View(
         norm=axis.norm, group=group, axis=axis, classes=classes, shown=[classes[i] for i in shown], binned=binned,
-        moves=moves, datasets={name: Dataset(columns=each, names=names) for name, each in columns.items()},
+        moves=moves, phased=bool(columns["spans"]["series"]),
+        datasets={name: Dataset(columns=each, names=names) for name, each in columns.items()},
     )  # fmt: skip
 
 
 def _select_classes(group: Sequence[Series], classes: int) -> list[int]:
-    """Return the classes for the charts: all, or those with the smallest medians in the first series."""
-    rows = sorted(summarize_classes(group[0]), key=lambda row: row.median)[:MAX_CLASSES]
-    return sorted(row.number for row in rows) if classes > MAX_CLASSES else list(range(classes))
+    """Return the classes for the charts: all, or those with the smallest medians in the first series, these first."""
+    if classes <= MAX_CLASSES:
+        return list(range(classes))
+    return [row.number for row in sorted(summarize_classes(group[0]), key=lambda row: row.median)[:WEAKEST]]
 
 
 def _concatenate(parts: Sequence[Columns]) -> Columns:
@@ -116,17 +124,18 @@ def _sample_columns(series: Series, axis: MarginAxis, binned: bool) -> Columns:
 
     If binned, one row per cell of two classes, half a bin of d and a third of a decade of u, with n samples.
     """
-    label, to, ids, distance, confidence = (
-        series.columns[name][series.found] for name in ("label", "adversarial_label", "id", "distance", "confidence")
+    label, to, distance, confidence = (
+        series.columns[name][series.found] for name in ("label", "adversarial_label", "distance", "confidence")
     )
-    u, n = np.clip(1 - confidence, MIN_UNCERTAINTY, 1), np.ones_like(ids)
+    u, n = np.clip(1 - confidence, MIN_UNCERTAINTY, 1), np.ones_like(label)
     if binned:
         half = axis.bin_width / 2
         cells = np.stack([label, to, bin_numbers(distance, half), np.ceil(3 * np.log10(u))]).astype(np.int64)
         (label, to, bins, thirds), n = np.unique(cells, axis=1, return_counts=True)
-        distance, u, ids = (bins + 0.5) * half, 10 ** ((thirds - 0.5) / 3), np.full_like(n, -1)
+        distance, u = (bins + 0.5) * half, 10 ** ((thirds - 0.5) / 3)
+    named = [] if binned else [series.sample_name(row) for row in np.flatnonzero(series.found).tolist()]
     return {"d": round_digits(distance), "u": round_digits(u, 3), "from": label.tolist(), "to": to.tolist(),
-            "id": ids.tolist(), "n": n.tolist()}  # fmt: skip
+            "name": named or [""] * len(n), "n": n.tolist()}  # fmt: skip
 
 
 def _strip_columns(series: Series, axis: MarginAxis, shown: list[int]) -> Columns:
@@ -148,23 +157,17 @@ def _strip_columns(series: Series, axis: MarginAxis, shown: list[int]) -> Column
 
 def _pair_columns(series: Series, shown: list[int]) -> Columns:
     """One row per pair of classes that the matrix shows, with the key by which the chart finds it."""
-    names, pairs = series.classes, [pair for pair in count_class_pairs(series) if {*pair[:2]} <= set(shown)]
+    whole = len(series.classes) <= MAX_CLASSES  # else there is no matrix
+    names, pairs = series.classes, [pair for pair in count_class_pairs(series) if whole and {*pair[:2]} <= {*shown}]
     return {"pair": [f"{series.name} {names[start]} {names[end]}" for start, end, _, _ in pairs],
             "all": [n for _, _, n, _ in pairs], "median": [float(f"{m:.4g}") for _, _, _, m in pairs]}  # fmt: skip
 
 
-def _trace_columns(series: Series) -> Columns:
-    """One row per query of each traced sample, thinned to ``MAX_QUERIES``."""
-    table = series.store.traces()
-    if table is None:
-        return {name: [] for name in ("id", "query", "passes", "distance", "c", "move", "best")}
-    column = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
-    mask = (column["attack"] == series.part.attack) & (column["norm"] == series.norm)
-    every = -(-int(column["query"][mask].max(initial=0) + 1) // MAX_QUERIES)
-    column = {name: values[mask & (column["query"] % every == 0)] for name, values in column.items()}
-    return {
-        "id": column["id"].tolist(), "query": column["query"].tolist(), "passes": column["passes"].tolist(),
-        "distance": round_digits(column["distance"], 4), "c": round_digits(column["c"], 3),
-        "move": [str(move) or "start" for move in column["move"]],
-        "best": [best if np.isfinite(best) else None for best in round_digits(column["best"], 4)],
-    }  # fmt: skip
+def _paired_columns(first: Series, other: Series) -> Columns:
+    """One row per sample that both measured: its margin in the first series, a, and in the other, b; evenly thinned."""
+    rows, a, b = pair_series(first, other) if other is not first else (np.array([], int), np.array([]), np.array([]))
+    both = np.flatnonzero(np.isfinite(a) & np.isfinite(b) & (a > 0) & (b > 0))
+    kept = both[:: -(-len(both) // MAX_PAIRED) or 1]
+    return {"a": round_digits(a[kept], 4), "b": round_digits(b[kept], 4),
+            "name": [other.sample_name(row) for row in rows[kept].tolist()],
+            "from": other.columns["label"][rows[kept]].tolist()}  # fmt: skip

@@ -4,6 +4,7 @@ All charts have these parameters, and the page gives all charts of a norm the sa
 
     unit_scale      factor for distances: 1, or 255 for pixels up to 255
     pin             the pinned ε, or null; clicking the curve sets ``clicked_eps``
+    pin_text        the pinned ε as it was typed, or null
     selected_class  the class that is shown alone, or null; clicking a strip sets ``clicked_class``
     series          the run and attack whose details are shown
     class_order     how classes are sorted: name, median or below
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 
 import altair as alt
 
+from marginattack.report.axes import MarginAxis
 from marginattack.report.datasets import View
 from marginattack.report.theme import DASHES, PALETTE
 
@@ -33,8 +35,9 @@ def parameters(view: View) -> list[alt.Parameter]:
     """Return the shared parameters with their initial values."""
     traced = view.datasets["trace"].columns["id"]
     pin = next(iter(view.axis.eps), None)
-    initial = {"unit_scale": view.axis.scale, "pin": pin, "selected_class": None, "series": view.series_names[0],
-               "class_order": "name", "sample": min(traced, default=None)}  # fmt: skip
+    order = "name" if len(view.classes) == len(view.shown) else "median"
+    initial = {"unit_scale": view.axis.scale, "pin": pin, "pin_text": None, "selected_class": None,
+               "series": view.series_names[0], "class_order": order, "sample": min(traced, default=None)}  # fmt: skip
     return [alt.param(name=name, value=value) for name, value in initial.items()]
 
 
@@ -59,10 +62,11 @@ def opacity_if(condition: Any, yes: float, no: float) -> Any:
     return alt.when(condition).then(alt.value(yes)).otherwise(alt.value(no))
 
 
-def draw_pin(channel: str = "x", *, label: bool = False) -> list[alt.Chart]:
+def draw_pin(axis: MarginAxis, channel: str = "x", *, label: bool = False) -> list[alt.Chart]:
     """Return the line at the pinned ε across the x or y axis, if there is one, with a label on request."""
     data = alt.Chart(alt.InlineData(values=[{}])).transform_filter("isValid(pin)")
-    data = data.transform_calculate(**{channel: "pin * unit_scale"}, text="'ε = ' + format(pin * unit_scale, '.4~g')")
+    typed = f"'ε = ' + (isValid(pin_text) ? pin_text : {axis.text('pin')})"
+    data = data.transform_calculate(**{channel: "pin * unit_scale"}, text=typed)
     line = data.mark_rule(strokeWidth=1.5, clip=True).encode(**{channel: f"{channel}:Q"})
     text = data.mark_text(align="left", dx=5, dy=4, baseline="top", fontWeight=600)
     return [line, text.encode(x="x:Q", y=alt.value(0), text="text:N")] if label else [line]

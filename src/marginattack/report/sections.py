@@ -1,25 +1,31 @@
 """What the page's template shows besides the charts: runs, findings, tables and samples of each norm."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from marginattack.analysis.statistics import median_or_nan
-from marginattack.report import gallery
 from marginattack.report.axes import bin_numbers
 from marginattack.report.brackets import summarize_brackets
 from marginattack.report.charts import plots_with_data
-from marginattack.report.datasets import View
+from marginattack.report.comparison import compare_series, find_changed_sides
+from marginattack.report.convergence import judge_budget, summarize_phases, tabulate_anytime
+from marginattack.report.datasets import MAX_CLASSES, WEAKEST, View
+from marginattack.report.numbers import choose_levels
+from marginattack.report.pictures import summarize_features
+from marginattack.report.samples import describe_samples
 from marginattack.report.series import Series
-from marginattack.report.summary import count_class_pairs, find_suspicious, summarize_classes
-from marginattack.report.tables import to_csv
+from marginattack.report.summary import compare_classes, count_class_pairs, summarize_classes
+from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.run_folder import RunFolder
 
 GRADES = ("grave", "warning", "note")
 CONFIDENCE_EDGES = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 1.0)
 MAX_PAIRS = 20
+MAX_COMPARED = 5  # series
+MAX_CHANGED = 8  # samples that are listed for each side
 
 
 def describe_runs(stores: Sequence[RunFolder]) -> list[dict[str, Any]]:
@@ -27,7 +33,8 @@ def describe_runs(stores: Sequence[RunFolder]) -> list[dict[str, Any]]:
     return [
         {"store": store, "settings": _flatten(store.manifest.get("settings")),
          "preprocessing": _flatten(store.manifest["model"].get("preprocessing")),
-         "missing": store.count_missing()}
+         "missing": store.count_missing(), "name": store.path.name or str(store.path),
+         "pending_bounds": len(pending_bounds(store)) if store.manifest.get("bounds") else 0}
         for store in stores
     ]  # fmt: skip
 
@@ -55,10 +62,36 @@ def describe_view(view: View) -> dict[str, Any]:
         "charts": [plot.name for plot in plots_with_data(view)], "shown": view.shown, "classes": len(view.classes),
         "levels": list(curves), "certified": [series.certified_accuracy(levels) for series in view.group],
         "brackets": [(series.name, summarize_brackets(series)) for series in view.group if series.bounded],
-        "bins": _tabulate_histogram(view), "confidence": _tabulate_confidence(view),
-        "traces": view.datasets["trace"].rows(), "details": [_describe_series(series) for series in view.group],
+        "bins": _tabulate_histogram(view), "confidence": _tabulate_confidence(view), "phased": view.phased,
+        "traces": view.datasets["trace"].rows(), "details": [_describe_series(series, view) for series in view.group],
         "beyond": sum(int((s.columns["distance"][s.found] > view.axis.limit).sum()) for s in view.group),
+        "comparison": _compare_view(view) if len(view.group) > 1 else None,
     }  # fmt: skip
+
+
+def _compare_view(view: View) -> dict[str, Any]:
+    """Compare the series of a norm: accuracies at a few ε, and each with the first, sample by sample."""
+    first, *others = view.group
+    pooled = np.concatenate([series.margins for series in view.group])
+    few = np.array(view.axis.eps or choose_levels(pooled, pixels=view.axis.pixels) or [view.axis.limit])
+    eps = float(view.axis.eps[0] if view.axis.eps else few[len(few) // 2])
+    pairs = []
+    for other in others[: MAX_COMPARED - 1]:
+        sides, result = find_changed_sides(first, other, eps), compare_series(first, other)
+        listed = {way: [_describe_change(first, other, row) for row in rows[:MAX_CHANGED]]
+                  for way, rows in sides.items()}  # fmt: skip
+        counts = {way: len(rows) for way, rows in sides.items()}
+        pairs.append({"name": other.name, "result": result, "sides": counts, "listed": listed})
+    return {"first": first.name, "eps": eps, "levels": few.tolist(), "pairs": pairs,
+            "rows": [(series, series.robust_accuracy(few)) for series in view.group]}  # fmt: skip
+
+
+def _describe_change(first: Series, other: Series, row: int) -> dict[str, Any]:
+    """Name, label and both margins of a row of the other series."""
+    column = other.columns
+    same = (first.columns["input"] == column["input"][row]) & (first.columns["target"] == column["target"][row])
+    return {"name": other.sample_name(row), "label": other.classes[int(column["label"][row])],
+            "a": float(first.columns["distance"][same][-1]), "b": float(column["distance"][row])}  # fmt: skip
 
 
 def _tabulate_histogram(view: View) -> list[tuple[float, float, list[int]]]:
@@ -80,33 +113,26 @@ def _tabulate_confidence(view: View) -> list[tuple[str, list[tuple[int, float]]]
     return rows
 
 
-def _describe_series(series: Series) -> dict[str, Any]:
-    """Return the classes, pairs of classes, gallery and suspicious samples of a series."""
-    selected, suspicious, names = gallery.select_rows(series), find_suspicious(series), series.classes
-    rows = [row for members in selected.values() for row in members] + [row for row, _ in suspicious]
-    pictures = gallery.load_pictures(series, rows)
-    pairs = sorted(count_class_pairs(series), key=lambda pair: -pair[2])[:MAX_PAIRS]
-    listed = [_describe_sample(series, row, pictures) | {"why": reason} for row, reason in suspicious]
-    header = ("id", "name", "input", "label", "to", "distance", "confidence", "why")
+def _describe_series(series: Series, view: View) -> dict[str, Any]:
+    """Return the classes, pairs of classes, samples, features and progress of a series."""
+    names, classes = series.classes, summarize_classes(series)
+    pairs = sorted(count_class_pairs(series), key=lambda pair: (-pair[2], pair[3]))
+    pairs = [pair for pair in pairs if pair[2] > 1 or pairs[0][2] == 1][:MAX_PAIRS]
+    mine = [[row for row in view.datasets[name].rows() if row["series"] == series.name] for name in ("spans", "trace")]
+    weakest = sorted(classes, key=lambda row: row.median)[:WEAKEST]
     return {
-        "name": series.name, "classes": summarize_classes(series), "pictured": bool(pictures), "suspicious": listed,
+        "name": series.name, "classes": classes, "kind": series.input_kind, "groups": describe_samples(series),
+        "weakest": classes if len(view.classes) <= MAX_CLASSES else weakest, "fairness": compare_classes(classes),
         "pairs": [(names[start], names[end], n, median) for start, end, n, median in pairs],
-        "gallery": {
-            title: [_describe_sample(series, row, pictures) for row in members] for title, members in selected.items()
-        },
-        "csv": to_csv(header, [[sample[name] for name in header] for sample in listed]),
+        "features": summarize_features(series), "phases": summarize_phases(mine[0]),
+        "anytime": tabulate_anytime(mine[1]), "budget": judge_budget(series),
     }  # fmt: skip
 
 
-def _describe_sample(series: Series, row: int, pictures: Mapping[int, gallery.Picture]) -> dict[str, Any]:
-    names = series.classes
-    value = {name: column[row] for name, column in series.columns.items()}
-    measured = bool(series.measured[row])
-    return {
-        "id": int(value["id"]), "name": str(value.get("name", "")), "input": str(value["input"]),
-        "label": names[int(value["label"])],
-        "prediction": names[int(value["prediction"])], "confidence": float(value["confidence"]),
-        "to": names[int(value["adversarial_label"] if measured else value["prediction"])],
-        "distance": float(value["distance"]), "passes": int(value["forwards"] + value["backwards"]),
-        "at_8_bits": float(value["distance_255"]) if "distance_255" in value else None, "picture": pictures.get(row),
-    }  # fmt: skip
+def name_samples(series: Sequence[Series], ids: Sequence[int]) -> dict[int, str]:
+    """Return the name of each traced sample."""
+    names: dict[int, str] = {}
+    for each in series:
+        rows = np.flatnonzero(np.isin(each.columns["id"], list(ids)))
+        names |= {int(each.columns["id"][row]): each.sample_name(row) for row in rows.tolist()}
+    return {number: names.get(number, str(number)) for number in ids}

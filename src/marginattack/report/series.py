@@ -15,6 +15,7 @@ from marginattack.storage.bounds import join_bounds
 from marginattack.storage.parquet import read_metadata
 from marginattack.storage.run_folder import Part, RunFolder
 
+MAX_FEATURES = 200  # of inputs without names of features that still count as a table
 SYMBOLS = {"l0": "ℓ0", "l1": "ℓ1", "l2": "ℓ2", "linf": "ℓ∞"}
 
 
@@ -42,6 +43,37 @@ class Series:
         """The radius that the attack searched within; None for one that minimises the distance."""
         radius: float | None = self.store.manifest.get("radii", {}).get(self.part.attack)
         return radius
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run folder."""
+        return self.store.path.name or str(self.store.path)
+
+    def sample_name(self, row: int) -> str:
+        """The name of a sample, such as its file; its number in the data where it has none."""
+        return str(self.columns["name"][row]) if "name" in self.columns else str(self.columns["id"][row])
+
+    @cached_property
+    def input_kind(self) -> str:
+        """What the inputs are: image, wave, table or other."""
+        data = self.store.manifest["data"]
+        shape = data["shape"]
+        if len(shape) == 3 and shape[0] in (1, 3):
+            return "image"
+        if data.get("features") or (len(shape) == 1 and shape[0] <= MAX_FEATURES):
+            return "table"
+        return "wave" if len(shape) == 1 or (len(shape) == 2 and shape[0] <= 2) else "other"
+
+    @cached_property
+    def eight_bit(self) -> bool:
+        """Whether the inputs are images whose pixels are multiples of 1/255, as far as the first ones show."""
+        folder = self.store.file("images", self.part, 0).parent
+        if self.input_kind != "image" or not folder.is_dir() or not len(self.columns["shard"]):
+            return False
+        shard = int(self.columns["shard"][0])
+        first = min(4, int((self.columns["shard"] == shard).sum()))
+        pixels = 255 * self.store.images(self.part, shard, range(first))["original"].double()
+        return bool(((pixels - pixels.round()).abs() < 1e-3).all() and (pixels >= 0).all())
 
     @property
     def targeted(self) -> bool:
@@ -167,11 +199,13 @@ def group_by_norm(every: Sequence[Series]) -> dict[str, list[Series]]:
 def _distinct_names(every: Sequence[Series]) -> list[str]:
     """Name each series by as few of model, data, attack and folder as distinguish it from the others of its norm."""
     models, data = ([series.store.manifest[key]["name"] for series in every] for key in ("model", "data"))
-    attacks, folders = [series.part.attack for series in every], [str(series.store.path) for series in every]
+    attacks, paths = [series.part.attack for series in every], [str(series.store.path) for series in every]
+    short = len({*paths}) == len({series.run_name for series in every})
+    folders = [series.run_name for series in every] if short else paths
     table = list(zip(models, data, attacks, folders, strict=True))
     differs = [len(set(column)) > 1 for column in zip(*table, strict=True)]
-    for wanted in ((0,), (1,), (2,), (0, 2), (0, 1), (0, 1, 2), (0, 1, 2, 3)):
-        used = [i for i in wanted if differs[i]] or [2]
+    for wanted in ((0,), (1,), (2,), (0, 2), (0, 1), (0, 1, 2), (3,), (3, 2), (0, 1, 2, 3)):
+        used = [i for i in wanted if differs[i]] or [3]
         names = [" · ".join(row[i] for i in used) for row in table]
         if len({(name, series.norm) for name, series in zip(names, every, strict=True)}) == len(every):
             return names

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marginattack.analysis.statistics import lower_quantile
+from marginattack.analysis.statistics import lower_quantile, median_interval
 from marginattack.report.series import Series
 
 MIN_CLASS_SIZE = 8  # margins of a class that are needed to call one of them unusual
 MAX_Z_SCORE = -3.0  # a sample with a lower robust z-score of its log margin is unusual
-MAX_SUSPICIOUS = 24  # samples per series
+MAX_SUSPICIOUS = 12  # samples per series and reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class ClassSummary:
     low: float
     median: float
     high: float
+    interval: tuple[float, float]  # of the median, at 95 % for all classes together; NaN where there are too few
     adversarial_class: str  # the most common one
     share: float  # of adversarial examples that end there
 
@@ -30,14 +31,17 @@ class ClassSummary:
 def summarize_classes(series: Series) -> list[ClassSummary]:
     """Summarize the margins of every class that has some, by number."""
     names, rows = series.classes, []
+    every = np.unique(series.columns["label"][series.measured]).tolist()
+    confidence = 1 - 0.05 / max(len(every), 1)  # Bonferroni's correction: the worst of many classes is picked out
     label, to, distance = (series.columns[name] for name in ("label", "adversarial_label", "distance"))
-    for number in np.unique(label[series.measured]).tolist():
+    for number in every:
         mask = series.measured & (label == number)
         margins, ends = distance[mask], to[mask & series.found]
         counts = np.bincount(ends, minlength=1)
         rows.append(ClassSummary(
             number=number, name=names[number], n=len(margins), not_found=int(np.isinf(margins).sum()),
             low=lower_quantile(margins, 0.25), median=float(np.median(margins)), high=lower_quantile(margins, 0.75),
+            interval=median_interval(margins, confidence) if len(margins) >= MIN_CLASS_SIZE else (np.nan, np.nan),
             adversarial_class=names[int(counts.argmax())] if len(ends) else "",
             share=float(counts.max() / max(len(ends), 1)),
         ))  # fmt: skip
@@ -67,15 +71,11 @@ def list_smallest(series: Series, count: int) -> list[dict[str, str | int | floa
     ]  # fmt: skip
 
 
-def find_suspicious(series: Series) -> list[tuple[int, str]]:
-    """Return row and reason of samples that may be mislabelled or ambiguous.
-
-    These are samples with a margin far below their class's, judged by the robust z-score of its logarithm, then the
-    misclassified samples with the highest confidence.
-    """
+def find_unusual(series: Series) -> list[tuple[int, str]]:
+    """Return row and reason of samples with a margin far below their class's: a robust z-score of its logarithm."""
     from scipy.stats import median_abs_deviation
 
-    label, distance, confidence = (series.columns[name] for name in ("label", "distance", "confidence"))
+    label, distance = series.columns["label"], series.columns["distance"]
     unusual: list[tuple[float, int, str]] = []
     for number in np.unique(label[series.found]).tolist():
         rows = np.flatnonzero(series.found & (label == number))
@@ -86,7 +86,24 @@ def find_suspicious(series: Series) -> list[tuple[int, str]]:
         for i in np.flatnonzero(z < MAX_Z_SCORE).tolist():
             reason = f"{np.exp(deviation[i]):.2g} of its class's median margin (z = −{-z[i]:.1f})"
             unusual.append((float(z[i]), int(rows[i]), reason))
-    listed = [(row, reason) for _, row, reason in sorted(unusual)[: MAX_SUSPICIOUS // 2]]
+    return [(row, reason) for _, row, reason in sorted(unusual)[:MAX_SUSPICIOUS]]
+
+
+def find_misclassified(series: Series) -> list[tuple[int, str]]:
+    """Return row and reason of the misclassified samples with the highest confidence."""
+    label, confidence = series.columns["label"], series.columns["confidence"]
     wrong = np.flatnonzero((label != series.columns["prediction"]) & (not series.targeted))
-    wrong = wrong[np.argsort(-confidence[wrong], kind="stable")][: MAX_SUSPICIOUS - len(listed)]
-    return listed + [(row, f"misclassified with confidence {confidence[row]:.1%}") for row in wrong.tolist()]
+    wrong = wrong[np.argsort(-confidence[wrong], kind="stable")][:MAX_SUSPICIOUS]
+    return [(row, f"misclassified with confidence {confidence[row]:.1%}") for row in wrong.tolist()]
+
+
+def compare_classes(rows: list[ClassSummary]) -> dict[str, ClassSummary | float] | None:
+    """Return the weakest and the strongest class by median margin, and the ratio of their medians.
+
+    Only classes with enough samples for an interval count; None where fewer than two have.
+    """
+    known = sorted((row for row in rows if not np.isnan(row.interval[0])), key=lambda row: row.median)
+    if len(known) < 2:
+        return None
+    ratio = known[-1].median / known[0].median if known[0].median > 0 else float("nan")
+    return {"weakest": known[0], "strongest": known[-1], "ratio": ratio, "known": float(len(known))}

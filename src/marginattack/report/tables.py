@@ -9,6 +9,7 @@ import numpy as np
 
 from marginattack.report.brackets import CLOSED, summarize_brackets
 from marginattack.report.datasets import View
+from marginattack.report.numbers import format_number
 from marginattack.report.series import Series
 from marginattack.report.summary import summarize_classes
 
@@ -95,7 +96,10 @@ def _latex_line(cells: Row) -> str:
 
 def _latex_cell(cell: str | int | float) -> str:
     if isinstance(cell, float):
-        return r"$\infty$" if np.isinf(cell) else "--" if np.isnan(cell) else f"{cell:.4g}"
+        if np.isinf(cell) or np.isnan(cell):
+            return r"$\infty$" if np.isinf(cell) else "--"
+        plain = format_number(cell)
+        return r"$<10^{-6}$" if plain.startswith("<") else plain.replace("−", "$-$").replace(",", r"\,")
     if isinstance(cell, int):
         return f"{cell:,}".replace(",", r"\,")
     return LATEX_NORMS.get(cell) or "".join(LATEX_ESCAPES.get(letter, letter) for letter in cell)

@@ -8,6 +8,7 @@ import numpy as np
 from marginattack.analysis import statistics
 from marginattack.errors import InputError
 from marginattack.report.brackets import HOW_TO_READ, summarize_brackets
+from marginattack.report.numbers import choose_levels, format_distance, format_number
 from marginattack.report.series import Series, load_series
 from marginattack.report.summary import list_smallest
 from marginattack.storage.bounds import pending_bounds
@@ -22,13 +23,24 @@ DEFAULT_EPS = {
 }
 
 
+def default_levels(group: Sequence[Series]) -> tuple[float, ...]:
+    """The usual ε of a norm where they tell something about these margins, else ε chosen from the margins."""
+    usual = DEFAULT_EPS.get(group[0].norm, ())
+    margins = np.concatenate([series.margins for series in group])
+    within = [float((margins <= level).mean()) for level in usual] if len(margins) else []
+    if not within or sum(0.02 < share < 0.98 for share in within) >= 2:
+        return usual
+    pixels = group[0].norm == "linf" and all(series.eight_bit for series in group)
+    return tuple(choose_levels(margins, pixels=pixels)) or usual
+
+
 def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: float | int = 1) -> dict[str, Any]:
     """Summarize one attack under one norm; ``eps`` and all distances (but ℓ0) are in ``unit``, 1 or 255."""
     scale = 1.0 if series.norm == "l0" else unit
     column, mask, margins = series.columns, series.measured, series.margins * scale
     found = margins[np.isfinite(margins)]
     radius = None if series.radius is None else series.radius * scale
-    levels = tuple(eps) or tuple(level * scale for level in DEFAULT_EPS.get(series.norm, ()))
+    levels = tuple(eps) or tuple(level * scale for level in default_levels([series]))
     if radius is not None and not eps:  # beyond it, nothing was tried
         levels = (*(level for level in levels if level < radius), radius)
     robust = statistics.robust_accuracy(margins, series.total, np.array(levels, float))
@@ -81,7 +93,7 @@ def format_run(
         low, high = part["median_interval"]
         table.add_row(
             part["attack"], part["norm"], f"{part['samples']:,}", f"{part['accuracy']:.1%}", f"{part['success']:.1%}",
-            f"{_format_number(part['median'])}\n[{_format_number(low)}, {_format_number(high)}]",
+            f"{format_number(part['median'])}\n[{format_number(low)}, {format_number(high)}]",
             "\n".join(map(_format_level, part["robust"])),
             f"{part['forwards']:.0f} + {part['backwards']:.0f}",
         )  # fmt: skip
@@ -100,7 +112,8 @@ def format_run(
 def _format_level(level: dict[str, Any]) -> str:
     """Robust accuracy at one ε; with bounds, from the certified to the attacked share."""
     certified = f"{level['certified']:6.1%} to " if "certified" in level else ""
-    return f"{level['eps']:.4g}: {certified}" + "{accuracy:6.1%} [{interval[0]:.1%}, {interval[1]:.1%}]".format(**level)
+    eps = format_distance(level["eps"])
+    return f"{eps}: {certified}" + "{accuracy:6.1%} [{interval[0]:.1%}, {interval[1]:.1%}]".format(**level)
 
 
 def _format_brackets(run: dict[str, Any]) -> list[Any]:
@@ -115,11 +128,11 @@ def _format_brackets(run: dict[str, Any]) -> list[Any]:
     )
     lines = ["Robust accuracy: from the certified share to the share that withstands the attack.", table]
     for part, b in bounded:
-        both = f"{_format_number(b['median_lower'])} / {_format_number(b['median_upper'])}"
+        both = f"{format_number(b['median_lower'])} / {format_number(b['median_upper'])}"
         table.add_row(
             part["attack"], part["norm"], b["method"], f"{b['closed']['0.01']} of {b['measured']}",
-            str(b["closed"]["0.1"]), str(b["closed"]["0.5"]), f"{both} ({_format_number(b['median_ratio'])})",
-            _format_number(b["median_kkt"]), _format_number(b["median_spread"]),
+            str(b["closed"]["0.1"]), str(b["closed"]["0.5"]), f"{both} ({format_number(b['median_ratio'])})",
+            format_number(b["median_kkt"]), format_number(b["median_spread"]),
         )  # fmt: skip
         if b["method"] == "clever":
             wrong = f"{b['estimates_refuted']} exceed the margin, which proves them wrong"
@@ -142,7 +155,7 @@ def _tabulate_smallest(store: RunFolder, run: dict[str, Any]) -> list[Any]:
     table = Table("attack", "norm", "smallest margins", "margin", "class", "adversarial class")
     for part in run["parts"]:
         for row in part["smallest"]:
-            cells = str(row.get("name", row["id"])), _format_number(row["distance"]), row["label"]
+            cells = str(row.get("name", row["id"])), format_number(row["distance"]), row["label"]
             table.add_row(part["attack"], part["norm"], *cells, row["adversarial_label"])
     return [table]
 
@@ -171,9 +184,5 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
         lines.append(f"Verified {verified['rows']:,} stored rows; {verified['failed']} failed.")
     for part in run["parts"]:
         if "median_at_8_bits" in part:
-            lines.append(f"{part['norm']} at 8 bits: median {_format_number(part['median_at_8_bits'])}.")
+            lines.append(f"{part['norm']} at 8 bits: median {format_number(part['median_at_8_bits'])}.")
     return lines
-
-
-def _format_number(value: float | None) -> str:
-    return "–" if value is None or np.isnan(value) else f"{value:.4g}"

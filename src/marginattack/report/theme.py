@@ -12,16 +12,16 @@ DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [4, 4], [12, 4], [1, 4], [6, 2, 
 THEMES = {"light": ("#1c1f24", "#5a616b", "#e3e6ea", "#ffffff"), "dark": ("#e8eaed", "#a5adb8", "#343a43", "#1b1e23")}
 
 
-def vega_config(theme: str, font: str = "system-ui, sans-serif") -> dict[str, Any]:
-    """Return the Vega-Lite config of a theme, ``light`` or ``dark``."""
+def vega_config(theme: str, font: str = "system-ui, sans-serif", size: int = 12) -> dict[str, Any]:
+    """Return the Vega-Lite config of a theme, ``light`` or ``dark``, with text of a size."""
     text, secondary, line, _ = THEMES[theme]
     return {
         "background": None, "font": font, "view": {"stroke": None}, "padding": 2,
         "axis": {"labelColor": secondary, "titleColor": text, "gridColor": line, "domainColor": secondary,
-                 "tickColor": secondary, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500,
+                 "tickColor": secondary, "labelFontSize": size, "titleFontSize": size, "titleFontWeight": 500,
                  "labelOverlap": True},
-        "legend": {"labelColor": text, "titleColor": text, "orient": "top", "labelFontSize": 12, "labelLimit": 260,
+        "legend": {"labelColor": text, "titleColor": text, "orient": "top", "labelFontSize": size, "labelLimit": 260,
                    "symbolStrokeWidth": 2, "columns": 2},
-        "text": {"color": text, "fontSize": 12}, "rule": {"color": text}, "tick": {"color": text},
-        "rect": {"stroke": None}, "title": {"color": text, "fontSize": 13, "anchor": "start"},
+        "text": {"color": text, "fontSize": size}, "rule": {"color": text}, "tick": {"color": text},
+        "rect": {"stroke": None}, "title": {"color": text, "fontSize": size + 1, "anchor": "start"},
     }  # fmt: skip

@@ -7,9 +7,18 @@ import numpy as np
 import torch
 
 from marginattack.attacks import MarginAttack
-from marginattack.attacks.marginattack import ActiveSet, BallProjection, Clipped, Number, TangentProjection
-from marginattack.attacks.presets import preset
+from marginattack.attacks.marginattack import (
+    ActiveSet,
+    BallProjection,
+    Clipped,
+    LinearProjection,
+    Number,
+    TangentProjection,
+)
+from marginattack.attacks.presets import preset, with_exact_ball
+from marginattack.core.norms import L1
 from marginattack.core.problem import Problem
+from marginattack.core.schedules import Power
 from marginattack.core.types import Points
 from marginattack.reproduce.runner import Outcome, Row, attack_row, finite_or_none
 
@@ -44,44 +53,47 @@ class BallProjectionAsPrinted:
         return z - beta * a * grad_d - beta * self.b * s
 
 
-@dataclass(frozen=True)
-class PowerOfMove:
-    """(2k + 2)^−exponent: projection k is move 2k + 2, restorations included."""
-
-    exponent: float
-
-    def __call__(self, k: int, n: int) -> float:
-        return float((2 * k + 2) ** -self.exponent)
+BY_MOVES = Power(1.0, stride=2)  # (2k + 2)^−1, as in the first author's implementation
 
 
 def variants(norm: str) -> dict[str, MarginAttack]:
     """The variants by name; the first is the corrected text of the paper, with one start at the input."""
-    text = replace(preset(f"mnist-{norm}"), restarts=1, radius=0.0)
+    text = with_exact_ball(replace(preset(f"mnist-{norm}"), restarts=1, radius=0.0))
+    ten = replace(text, restarts=10, radius=0.05)
     attacks = {
         "text, corrected": text,
         "box: clipped after the hop": replace(text, restoration=Clipped()),
         "box: five active-set passes": replace(text, restoration=ActiveSet(5)),
         **{f"target scans: {scans}": replace(text, scans=scans) for scans in (0, 1, 5)},
         "start: one random, u = 0.05": replace(text, radius=0.05),
-        "start: ten random, u = 0.05": replace(text, restarts=10, radius=0.05),
+        "start: ten random, u = 0.05": ten,
         "closing moves with α = 0.2": replace(text, closing_alpha=0.2),
+        "final tuning until misclassified": replace(text, until_misclassified=True),
         "our defaults": MarginAttack(),
     }
     if norm == "l2":
         attacks |= {
             "design 2, b = 0.1": replace(text, projection=BallProjection(b=0.1)),
             "design 2, b = 1": replace(text, projection=BallProjection(b=1.0)),
-            "first author's settings": replace(preset("author-l2"), radius=0.0),
+            "first author's settings": preset("author-l2"),
             "Eq. 8 as printed (no minus)": replace(text, projection=TangentProjectionAsPrinted()),
             "∇d a unit vector": replace(text, projection=TangentProjectionAsPrinted(sign=-1.0, unit=True)),
         }
     else:
+        linear = LinearProjection(b=0.1)
         printed = replace(text, projection=BallProjectionAsPrinted(b=0.1))
         attacks |= {
             "design 1": replace(text, projection=TangentProjection()),
             "our defaults with design 1": MarginAttack(projection=TangentProjection()),
-            "β by moves": replace(text, beta=PowerOfMove(1.0)),
-            "β by moves, ten random starts": replace(text, beta=PowerOfMove(1.0), restarts=10, radius=0.05),
+            "β by moves": replace(text, beta=BY_MOVES),
+            "β by moves, ten random starts": replace(ten, beta=BY_MOVES),
+            "β from the second pair, ten random starts": replace(ten, beta=Power(1.0, first=2)),
+            "linearised": replace(text, projection=linear),
+            "linearised, ten random starts": replace(ten, projection=linear),
+            "linearised, β by moves": replace(text, projection=linear, beta=BY_MOVES),
+            "linearised, β by moves, ten random starts": replace(ten, projection=linear, beta=BY_MOVES),
+            "linearised, ∇d of the largest coordinate": replace(text, projection=replace(linear, dual=L1)),
+            "first author's settings": preset("author-linf"),
             "Eq. 10 as printed": printed,
             "Eq. 10 as printed, α = 0.2 to the end": replace(printed, closing_alpha=0.2),
         }

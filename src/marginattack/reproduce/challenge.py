@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from marginattack.attacks import DAA, PGD, LogitDifferenceAttack, MarginAttack, Race
-from marginattack.attacks.presets import preset
-from marginattack.core.losses import MARGIN
+from marginattack.attacks.presets import preset, with_exact_ball
+from marginattack.core.losses import Hinge
 from marginattack.reproduce import paper
 from marginattack.reproduce.runner import Outcome, Row, attack_row
 from marginattack.reproduce.success_rates import compare_hits, count_hits
@@ -26,9 +26,9 @@ def rows(*, quick: bool = False) -> list[Row]:
     defaults = MarginAttack(restarts=3 if quick else 10, radius=eps)
     attacks = {
         LONG: replace(defaults, restarts=published.restarts, moves=published.moves, closing=published.closing),
-        "MarginAttack": published,
+        "MarginAttack": with_exact_ball(published),
         "PGD, cross-entropy": pgd,
-        "PGD, CW loss": replace(pgd, loss=MARGIN),
+        "PGD, CW loss": replace(pgd, loss=Hinge()),
         "Logit difference": LogitDifferenceAttack(**within, restarts=max(1, round(starts / 9))),
         "DAA": DAA(eps=eps, steps=steps, step=1 / 30, particles=starts),
         "MarginAttack, our defaults": defaults,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from marginattack.attacks import MarginAttack
-from marginattack.attacks.presets import preset
+from marginattack.attacks.presets import preset, with_exact_ball
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import L2
 from marginattack.execution.session import open_session
@@ -22,7 +22,7 @@ def rows(*, quick: bool = False) -> list[Row]:
     table = [Row(name="path", model="cifar10", n=1, batch_size=1, run=trace_path)]
     for data, n in (QUICK if quick else SIZES).items():
         for norm in ("l2", "linf"):
-            published = replace(preset(f"{data}-{norm}"), restarts=1, radius=0.0)
+            published = with_exact_ball(replace(preset(f"{data}-{norm}"), restarts=1, radius=0.0))
             for settings, attack in (("the paper's settings", published), ("our defaults", MarginAttack())):
                 for moves in MOVES:
                     shorter = replace(attack, moves=moves, closing=max(1, moves // 10))

@@ -3,19 +3,18 @@
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from marginattack.errors import InputError, choose, redact
-from marginattack.reproduce import ablations, challenge, convergence, markdown, paper, success_rates, timing
+from marginattack.errors import InputError, choose
+from marginattack.reproduce import ablations, challenge, convergence, markdown, paper, readings, success_rates, timing
 from marginattack.reproduce.models_under_test import DATA_SETS, ModelUnderTest, load_model_under_test
+from marginattack.reproduce.records import provenance, seal
 from marginattack.reproduce.runner import Outcome, Row, load_outcomes, run_row, write_json
 
 
@@ -45,6 +44,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     "convergence": Experiment(
         "Figure 3: norm and constraint by move, margins by number of moves",
         convergence.rows, convergence.summarise, markdown.convergence,
+    ),
+    "readings": Experiment(
+        "Tables 2 and 3 under each reading of the paper's ℓ∞ settings, beside PGD",
+        readings.rows, readings.summarise, markdown.readings,
     ),
     "ablations": Experiment(
         "What the paper asserts without evidence", ablations.rows, ablations.summarise, markdown.ablations
@@ -78,7 +81,7 @@ def reproduce(
         if run_row(row, folder, models[row.model], limit=limit, tf32=tf32, log=log):
             write_json(folder / "conditions.json", _conditions(name, device, quick, tf32))
     numbers = experiment.summarise({k: v for row in rows for k, v in load_outcomes(folder, row.name).items()})
-    record = {"conditions": json.loads((folder / "conditions.json").read_text()), "numbers": numbers}
+    record = seal(json.loads((folder / "conditions.json").read_text()), numbers)
     write_json(path, record)
     return record
 
@@ -94,20 +97,3 @@ def _conditions(name: str, device: str, quick: bool, tf32: bool) -> dict[str, An
     cpu = f"{platform.machine()}, {torch.get_num_threads()} threads"
     hardware = torch.cuda.get_device_name() if device.startswith("cuda") else cpu
     return provenance(command, hardware) | {"search": "tf32" if tf32 else "float32"}
-
-
-def provenance(command: str, hardware: str) -> dict[str, Any]:
-    """What a record states besides its numbers: command, date, hardware, commit ($COMMIT or git's) and versions."""
-    try:
-        describe = ["git", "describe", "--always", "--dirty"]
-        commit = subprocess.run(describe, capture_output=True, text=True, check=False, cwd=Path(__file__).parent).stdout
-    except OSError:
-        commit = ""
-    return {
-        "command": redact(command),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "hardware": hardware,
-        "commit": os.environ.get("COMMIT") or commit.strip(),
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-    }

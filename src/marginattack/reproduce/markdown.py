@@ -169,6 +169,25 @@ def convergence(numbers: dict[str, Any]) -> list[str]:
     return [*lines, "", title, "", *table(("move", "kind", "norm", "constraint"), steps)]
 
 
+def readings(numbers: dict[str, Any]) -> list[str]:
+    """Hits of each reading, and the samples that it and PGD fool alone."""
+    lines: list[str] = []
+    for data, part in numbers.items():
+        unit = paper.UNIT.get(data, 1.0)
+        levels = _join([unit * level for level in part["levels"]], "g")
+        header = (f"{data}, at {levels}", "n", "% (±)", "median", "passes", "fooled alone, by PGD alone (p)")
+        rows = []
+        for reading, row in part["rows"].items():
+            n, hits = row["n"], row["hits"]
+            paired = " / ".join(f"{t['ours']}, {t['theirs']} ({t['p']:.2g})" for t in row["against_pgd"])
+            rows.append(
+                [reading, f"{n:,}", f"{_join([100 * hit / n for hit in hits], '.1f')} ({_widest_interval(hits, n)})",
+                 _number(row["median"], ".4g", unit), f"{row['passes']:,.0f}", paired if reading != "PGD" else DASH]
+            )  # fmt: skip
+        lines += [*table(header, rows), ""]
+    return lines[:-1]
+
+
 def ablations(numbers: dict[str, Any]) -> list[str]:
     """Each choice beside its alternatives."""
     lines: list[str] = []

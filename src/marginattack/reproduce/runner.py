@@ -75,11 +75,11 @@ class Batch(ModelUnderTest):
 
     def measure(self, attack: Attack, norm: str) -> Outcome:
         """Run one attack on these images, in one batch."""
-        wrapped, search = (LowPrecision(attack=attack), "tf32") if self.tf32 else (attack, "float32")
+        wrapped, precision = (LowPrecision(attack=attack), "tf32") if self.tf32 else (attack, "float32")
         began = time.perf_counter()
         margins = measure(
             self.model, self.images, self.labels, norm, attack=wrapped, batch=len(self.images), ids=self.ids,
-            search=search,
+            precision=precision,
         )  # fmt: skip
         return Outcome(
             settings=self.describe(attack), distance=margins.distance.tolist(),

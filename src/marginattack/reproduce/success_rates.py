@@ -1,13 +1,13 @@
 """Success rates at given distances (the paper's Tables 1 and 2), for each data set."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from marginattack.attacks import FGSM, PGD, Attack, CarliniWagner, DeepFool, MarginAttack, Race
-from marginattack.attacks.presets import preset
+from marginattack.attacks.presets import preset, with_exact_ball
 from marginattack.reproduce import paper
 from marginattack.reproduce.runner import Batch, Outcome, Row, RunBatch, attack_row, run_cw
 
@@ -42,12 +42,17 @@ def rows(data: str, *, quick: bool = False) -> list[Row]:
     table = []
     for norm in ("l2", "linf"):
         published = replace(preset(f"{data}-{norm}"), restarts=starts)
-        table.append(row(norm, "MarginAttack", published, "many"))
+        table.append(row(norm, "MarginAttack", with_exact_ball(published), "many"))
         table.append(row(norm, "MarginAttack, our defaults", MarginAttack()))
         table.append(row(norm, RACE, Race(passes=400)))
     table.append(row("l2", "DeepFool", DeepFool(steps=200)))
     table.append(row("linf", "FGSM", FGSM()))
-    table.append(Row(name="linf PGD", run=_run_pgd(data, starts, 30 if quick else 200), **size("many")))
+    pgd = PGD(steps=30 if quick else 200, step=paper.PGD_RATE[data] / paper.UNIT[data], relative=False, restarts=starts)
+
+    def pgd_levels(batch: Batch) -> list[float]:
+        return [*levels(data, "linf"), *quantiles(data, batch.outcome_of("linf MarginAttack"))]
+
+    table.append(Row(name="linf PGD", run=run_pgd("linf PGD", pgd, pgd_levels), **size("many")))
     searches, steps = paper.CW_SEARCHES[data], QUICK_CW_STEPS[data] if quick else 2000
     cw = CarliniWagner(searches=searches[-1], steps=steps, rate=paper.CW_RATE[data], initial=1e-2)
     table.append(Row(name="l2 CW", run=run_cw(cw, {number: f"l2 CW {number}" for number in searches}), **size("CW")))
@@ -65,13 +70,12 @@ def quantiles(data: str, outcome: Outcome) -> tuple[float, ...]:
     return tuple(float(q) for q in np.quantile(first, paper.QUANTILES, method="lower"))
 
 
-def _run_pgd(data: str, starts: int, steps: int) -> RunBatch:
+def run_pgd(name: str, attack: PGD, levels_of: Callable[[Batch], Sequence[float]]) -> RunBatch:
     """PGD at each level in increasing order; a sample that it fools at one is not attacked at the larger ones."""
 
     def run(batch: Batch) -> dict[str, Outcome]:
-        all_levels = sorted({*levels(data, "linf"), *quantiles(data, batch.outcome_of("linf MarginAttack"))})
+        all_levels = sorted({*levels_of(batch)})
         best, passes, seconds = np.full(len(batch.images), np.inf), np.zeros(len(batch.images), int), 0.0
-        attack = PGD(steps=steps, step=paper.PGD_RATE[data] / paper.UNIT[data], relative=False, restarts=starts)
         for level in all_levels:
             left = np.flatnonzero(best > level * (1 + TOLERANCE))
             if level <= 0 or len(left) == 0:
@@ -83,7 +87,7 @@ def _run_pgd(data: str, starts: int, steps: int) -> RunBatch:
         settings = batch.describe(attack).replace(f"eps={attack.eps}", "eps=each level")
         outcome = Outcome(settings=settings, distance=best.tolist(), passes=passes.tolist(), seconds=seconds)
         outcome.extra["levels"] = all_levels
-        return {"linf PGD": outcome}
+        return {name: outcome}
 
     return run
 

@@ -19,7 +19,7 @@ TF32_NOTE = ", searched in tf32"
 class LowPrecision(Attack):
     """``attack`` with all queries in the precision of the search; its points are confirmed in float32.
 
-    With ``measure(search="tf32")`` about twice as fast on a GPU.
+    With ``measure(precision="tf32")`` about twice as fast on a GPU.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
@@ -57,7 +57,7 @@ class ResumedCW(Attack):
         if m.shape != start.shape:
             raise InputError(f"the state has {len(m)} multipliers for {len(start)} samples: resume with the same batch")
         for _ in range(self.searches):
-            found = self.attack.descend(problem, m)
+            found, _ = self.attack.descend(problem, m, problem.x0)
             lower, upper = torch.where(found, lower, m), torch.where(found, m, upper)
             m = torch.where(torch.isfinite(upper), (lower + upper) / 2, 10 * m)
         self.state.update(m=m, lower=lower, upper=upper)

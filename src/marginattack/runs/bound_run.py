@@ -13,7 +13,7 @@ from marginattack.runs.engines.serial import serial_engine
 from marginattack.runs.job import Job, open_job
 from marginattack.runs.settings import Settings, read_settings
 from marginattack.sources.models import find_form
-from marginattack.storage.bounds import begin_bounds, end_bounds, pending_bounds
+from marginattack.storage.bounds import begin_bounds, end_bounds, open_bounds
 from marginattack.storage.lock import lock_folder
 from marginattack.storage.manifest import FORMAT
 from marginattack.storage.paths import StoragePath
@@ -26,7 +26,9 @@ Progress: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[int]
 def bound_run(
     out: str | StoragePath, flags: dict[str, Any], *, progress: Progress, engine: Engine = serial_engine
 ) -> RunFolder:
-    """Bound the margins of a stored run, shard by shard; shards that have bounds are skipped.
+    """Bound the margins of a stored run, shard by shard.
+
+    Shards that have bounds of the same settings are skipped, those of other settings refined.
 
     ``flags`` are settings by dotted name that take precedence over those of the run: ``bound`` and its options, where
     the model and data are now, and how to compute.
@@ -49,9 +51,11 @@ def bound_run(
 
 
 def bound_shards(job: Job, folder: RunFolder, pool: Pool, progress: Progress) -> list[FailedShard]:
-    """Bound the finished shards that have no bounds yet; those that could not be bounded."""
+    """Bound the finished shards that have no bounds of these settings yet; those that could not be bounded."""
     begin_bounds(folder, bound_settings(job))
-    with progress("bounding", sum(len(folder.shards[shard]) for shard, _ in pending_bounds(folder))) as advance:
+    with progress(
+        "bounding", sum(len(folder.shards[shard]) for shard, _ in open_bounds(folder, bound_settings(job)))
+    ) as advance:
         failed = pool.bound(folder.manifest["sessions"][-1]["batch"], advance)
     finished, earlier = set(folder.finished()), folder.manifest.get("failed_shards", [])
     unmeasured = [each for each in earlier if (each["shard"], Part(each["attack"], each["norm"])) not in finished]

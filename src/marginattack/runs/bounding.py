@@ -16,7 +16,7 @@ from marginattack.margins import Margins
 from marginattack.measuring import measure_samples
 from marginattack.runs.failures import model_errors
 from marginattack.runs.job import Job
-from marginattack.storage.bounds import commit_bounds
+from marginattack.storage.bounds import commit_bounds, join_refined, nearest_images
 from marginattack.storage.run_folder import Part, RunFolder, numeric_columns
 
 CERTIFYING = ("ibp", "crown", "alpha", "exact", "lipschitz")
@@ -46,23 +46,26 @@ def check_bounds(job: Job) -> None:
 
 
 def bound_shard(job: Job, folder: RunFolder, session: Session, part: Part, shard: int) -> None:
-    """Compute the bounds of one shard and commit them."""
+    """Compute the bounds of one shard, or refine those that are there, and commit them."""
     table = folder.read(part, shard)
-    columns = numeric_columns(table) | folder.images(part, shard, margins=table)
+    joined, earlier = join_refined(folder, part, shard, table)
+    columns = numeric_columns(joined) | nearest_images(folder, part, shard, margins=table)
     known: dict[str, Any] = {name: columns[name] for name in Margins.columns() if name in columns}
-    margins = before = Margins(norm=part.norm, settings={}, **known)
-    estimate = torch.full_like(margins.distance, torch.nan)
+    if earlier:
+        known["certified_by"] = tuple(joined.column("certified_by").to_pylist())
+    margins = Margins(norm=part.norm, settings={}, **known)
+    estimate = estimated = columns.get("estimate", torch.full_like(margins.distance, torch.nan))
     if len(margins):
         with model_errors(columns["id"], "while bounding"):
             margins, estimate = _bound(job, session, part, columns["original"], columns["id"], margins)
     bounds = {
         "id": columns["id"], "lower": margins.lower, "certified_by": list(margins.certified_by),
         "upper": margins.distance, "adversarial_label": margins.adversarial_label, "kkt": margins.kkt,
-        "spread": margins.spread, "estimate": estimate,
+        "spread": margins.spread, "estimate": torch.where(estimate.isnan(), estimated, estimate),
     }  # fmt: skip
-    if bool((margins.distance < before.distance).any()):
+    if bool((margins.distance < numeric_columns(table)["distance"]).any()):
         bounds["adversarial"] = margins.adversarial
-    commit_bounds(folder, part, shard, table, bounds, bound_settings(job))
+    commit_bounds(folder, part, shard, table, bounds, bound_settings(job), earlier)
 
 
 def _bound(

@@ -18,6 +18,7 @@ from torch import Tensor
 from marginattack._version import __version__
 from marginattack.analysis.diagnose import Examination, examine
 from marginattack.attacks import Attack
+from marginattack.attacks.external.base import ExternalAttack
 from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
@@ -74,7 +75,7 @@ class Job:
             **({} if s.data.sample is None else {"sample": self.order.tolist()}),
             **({"space": {name: describe(values) for name, values in self.space.items()}} if self.space else {}),
             "norms": s.norms, "attacks": {name: repr(attack) for name, attack in self.attacks.items()},
-            "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice, "search": s.search,
+            "budget": s.budget, "seed": s.seed, "shard": s.shard, "lattice": s.lattice, "search": s.precision,
             "target": s.target if self.targets is None else hashlib.sha256(self.targets.numpy().tobytes()).hexdigest(),
             **({} if self.randomized is None else {"randomized": asdict(self.randomized)}),
         }  # fmt: skip
@@ -95,7 +96,8 @@ class Job:
             "data": {"name": self.data.name, "classes": self.data.classes, "features": self.data.features,
                      "names": self.data.names is not None, **identity["data"]},
             "attacks": identity["attacks"],
-            "radii": {name: each.eps for name, each in self.attacks.items() if isinstance(each, FixedRadiusAttack)},
+            "radii": {name: each.eps for name, each in self.attacks.items()
+                      if isinstance(each, FixedRadiusAttack | ExternalAttack) and each.eps is not None},
             "settings": self.settings.model_dump(),
             **({} if self.randomized is None else {"randomized": str(self.randomized)}),
             "versions": {"marginattack": __version__, "python": platform.python_version(),
@@ -138,7 +140,7 @@ class Job:
         """The model as the settings say it is to be evaluated."""
         s = self.settings
         return Classifier(
-            self.model.module, **{"bounds": (0.0, 1.0), **self.space}, search=s.search, compiled=s.compiled,
+            self.model.module, **{"bounds": (0.0, 1.0), **self.space}, precision=s.precision, compiled=s.compiled,
             randomized=self.randomized or False,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marginattack.analysis.diagnose import MAY_FAIL, Finding, ResultChecks, make_finding, probe
+from marginattack.analysis.diagnose import Finding, ResultChecks, make_finding, may_fail, probe
 from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
@@ -53,7 +53,7 @@ def run(
     RunFolder.check_compatible(out, job.identity())
     if settings.bound is not None:
         check_bounds(job)
-    before = _diagnose_before(job, on_finding, ignore_findings)
+    before = diagnose_before(job, on_finding, ignore_findings)
     with open_session(job.make_classifier()) as session:
         check_labels(job, session)
         if job.settings.shard is None:  # workers elsewhere may be faster than this process
@@ -93,7 +93,8 @@ def _run(
     return folder
 
 
-def _diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_findings: bool) -> list[Finding]:
+def diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_findings: bool) -> list[Finding]:
+    """What is wrong before anything was measured; ``run`` says when that raises."""
     with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis before the run"):
         findings = run_preflight(job).findings
     grave = [] if ignore_findings else [finding for finding in findings if finding.grade == "grave"]
@@ -161,7 +162,7 @@ def _probe_parts(job: Job, folder: RunFolder, session: Session, passes: int) -> 
     affordable = max(4, int(PROBE_SHARE * passes / PROBE_QUERIES / len(job.settings.norms)))
     for part in job.parts[: len(job.settings.norms)]:
         columns = _first_correct(folder, part, min(PROBED_SAMPLES, affordable))
-        if columns is None or len(columns["id"]) < 4 or part.attack in MAY_FAIL:
+        if columns is None or len(columns["id"]) < 4 or may_fail(part.attack):
             continue
         if float((columns["forwards"] + columns["backwards"]).double().median()) < FAIR_BUDGET:
             continue

@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from marginattack.errors import InputError, choose, redact
 from marginattack.storage.paths import refuse_keys
@@ -135,9 +135,10 @@ class Settings(_Strict):
     )  # fmt: skip
     batch: int | None = Field(None, ge=1, description="Batch size; by default as many samples as fit into memory.")
     device: str | None = Field(None, description="cpu, cuda, cuda:1, …; by default a GPU if there is one.")
-    search: Literal["float32", "tf32", "bf16"] = Field(
-        "float32", title="PRECISION", description="Precision of the search, not of the result: float32, tf32 or bf16."
-    )
+    precision: Literal["auto", "float32", "tf32", "bf16", "fp16"] = Field(
+        "auto", title="PRECISION",
+        description="Precision of the search, not of the result: float32, tf32, bf16, fp16, or auto (on a GPU).",
+    )  # fmt: skip
     max_gib: float | None = Field(
         None, gt=0, title="N",
         description="Largest file or array to open, in GiB; by default 4 for a model file and less for others.",
@@ -171,6 +172,14 @@ class Settings(_Strict):
     restarts: int = Field(
         0, ge=0, description="With --bound: further runs of each attack, with other seeds, for the spread of margins."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, values: Any) -> Any:
+        """``search`` is the former name of ``precision`` in settings files."""
+        if isinstance(values, dict) and "search" in values:
+            return {"precision" if key == "search" else key: value for key, value in values.items()}
+        return values
 
     @field_validator("randomized", "eot", "rate", "draws", "confidence")
     @classmethod
@@ -221,16 +230,23 @@ class Settings(_Strict):
     @classmethod
     def _check_names(cls, names: list[str], info: Any) -> list[str]:
         from marginattack.attacks import ATTACKS
+        from marginattack.attacks.external import EXTERNAL_ATTACKS
         from marginattack.attacks.presets import PRESETS
         from marginattack.core.norms import as_norm
 
         if info.field_name == "norms":
             return list(dict.fromkeys(as_norm(name).name for name in names))
-        choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS)]
+        choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS), *EXTERNAL_ATTACKS]
         for name in names:
-            if name not in choices:
+            if name.partition("@")[0] not in choices or (name not in choices and ":" not in name):
                 raise ValueError(f"no attack named {name!r}: {choose(name, choices)}")
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(_with_decimal_radius(name) for name in names))
+
+
+def _with_decimal_radius(name: str) -> str:
+    """The name of an attack, with 8/255 behind its @ as a decimal number: it names a folder."""
+    base, at, radius = name.partition("@")
+    return f"{base}@{as_number(radius)!r}" if at and "/" in radius else name
 
 
 def read_settings(config: Path | None, assignments: list[str], flags: dict[str, Any]) -> Settings:
@@ -327,10 +343,15 @@ def as_toml(settings: Settings) -> str:
 
 
 def build_attack(name: str, values: dict[str, Any]) -> "Attack":
-    """Build an attack of ``ATTACKS``, or ``preset:NAME``, with some of its settings changed."""
+    """Build an attack of ``ATTACKS``, or ``preset:NAME``, with some of its settings changed; or an external one."""
     from marginattack.attacks import ATTACKS
+    from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
     from marginattack.attacks.presets import preset
 
+    if name.partition("@")[0] in EXTERNAL_ATTACKS:
+        if values:
+            raise InputError(f"attack.{name}: the settings of another library's attack follow from the budget")
+        return external_attack(name)
     base = preset(name.removeprefix("preset:")) if name.startswith("preset:") else ATTACKS[name]()
     hints, changes = get_type_hints(type(base)), {}
     known = [field.name for field in fields(base)]  # type: ignore[arg-type]

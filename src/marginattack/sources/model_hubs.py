@@ -1,8 +1,11 @@
 """Models by name: the bundled zoo, torchvision, timm and Hugging Face, with the preprocessing of their metadata."""
 
 import math
+import sys
 import warnings
 from collections.abc import Iterable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +106,22 @@ def open_hf(source: str, options: ModelOptions) -> LoadedModel:
         origin="hf image processor" if processor else "",
         content=str(model.config.to_json_string(use_diff=False)),
     )
+
+
+def open_robustbench(source: str, options: ModelOptions) -> LoadedModel:
+    """Open a model of RobustBench's zoo: NAME for CIFAR-10 and ℓ∞, or NAME@DATASET/THREAT."""
+    if not options.trust_pickle:
+        raise InputError(f"{source} is a pickle, which can execute code: add --trust-pickle if you trust it")
+    name, _, rest = source.removeprefix("robustbench:").partition("@")
+    dataset, _, threat = (rest or "cifar10/Linf").partition("/")
+    if find_spec("autoattack") is None and find_spec("pyautoattack"):  # it depends on the second and imports the first
+        sys.modules["autoattack"] = import_module("pyautoattack")
+        sys.modules["autoattack.state"] = import_module("pyautoattack.state")
+    robustbench = import_extra("robustbench.utils", "robustbench")
+    hint = "check the name, as in robustbench:Carmon2019Unlabeled@cifar10/Linf, and the connection"
+    with explain_errors(f"cannot get {source}", hint):
+        module = robustbench.load_model(name, dataset=dataset, threat_model=threat or "Linf")
+    return LoadedModel(module=module, content=f"{name} {dataset} {threat}")
 
 
 def _load_processor(name: str, local: bool) -> dict[str, Any]:

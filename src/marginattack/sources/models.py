@@ -17,7 +17,7 @@ from marginattack.errors import InputError
 from marginattack.sources.common import Form, explain_errors, match_form
 from marginattack.sources.images import ImageSize
 from marginattack.sources.model_base import LoadedModel, ModelOptions
-from marginattack.sources.model_hubs import open_hf, open_timm, open_torchvision, open_zoo
+from marginattack.sources.model_hubs import open_hf, open_robustbench, open_timm, open_torchvision, open_zoo
 from marginattack.sources.model_onnx import open_onnx
 from marginattack.sources.model_pt2 import open_pt2
 from marginattack.sources.model_python import open_factory, open_pickle, refuse_safetensors
@@ -48,6 +48,9 @@ FORMS: Mapping[str, Form] = {
     "torchvision:NAME": Form(open_torchvision, "a classifier of torchvision, or NAME@WEIGHTS (extra torchvision)"),
     "timm:NAME": Form(open_timm, "a model of timm, or NAME@FILE.safetensors (extra timm)"),
     "hf:NAME": Form(open_hf, "an image classifier of transformers, by name or folder; safetensors only (extra hf)"),
+    "robustbench:NAME": Form(
+        open_robustbench, "a model of RobustBench, or NAME@DATASET/THREAT; a pickle: only with --trust-pickle"
+    ),
     "FILE.pt": Form(open_pickle, "a pickled module, which is executed: only with --trust-pickle"),
     "FILE.pth": Form(open_pickle, "the same"),
 }

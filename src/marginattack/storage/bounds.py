@@ -1,8 +1,8 @@
 """Bounds in a run folder: one file per shard beside its margins, and both read as one.
 
 A bounds file names the digest of the margins that it belongs to. The manifest records what bounds were computed with
-and the digest of each file. Where a solver or another seed found a nearer adversarial point than the attack, the file
-holds the point, and readers see its distance.
+and the digest of each file. Bounds of other settings are refined: the better of both is kept. Where a solver or another
+seed found a nearer adversarial point than the attack, the file holds the point, and readers see its distance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,15 @@ from torch import Tensor
 from marginattack.errors import InputError
 from marginattack.storage import contract
 from marginattack.storage.files import make_folder
-from marginattack.storage.parquet import make_column, read_column, read_metadata, read_table, write_table
-from marginattack.storage.run_folder import Part, RunFolder, differences, numeric_columns
+from marginattack.storage.parquet import (
+    make_column,
+    open_parquet,
+    read_column,
+    read_metadata,
+    read_table,
+    write_table,
+)
+from marginattack.storage.run_folder import Part, RunFolder, numeric_columns
 
 KIND = "bounds"
 AGAIN = "delete it and run `marginattack bound` again"
@@ -24,15 +31,13 @@ UNBOUNDED = {"lower": 0.0, "kkt": float("nan"), "spread": float("nan")}  # colum
 
 
 def begin_bounds(folder: RunFolder, settings: dict[str, Any]) -> None:
-    """Check the bounds that are there, and refuse those of other settings; the manifest records the settings."""
-    kept = {}
-    for shard, part in folder.list_shards(KIND):
-        table = _read(folder, part, shard)
-        if changed := differences(read_metadata(table).get("settings"), settings):
-            hint = f"use those settings, or delete {folder.path / KIND} and run the same command again"
-            raise InputError(f"{folder.path} holds bounds of other settings ({changed}): {hint}")
-        kept[shard, part] = read_metadata(table)["digest"]
-    folder.update_manifest(bounds={"settings": settings, "digests": _by_part(folder, kept)})
+    """Check the bounds that are there; the manifest records the settings, and which of them those bounds have met."""
+    kept, done = {}, set(folder.list_shards(KIND))
+    for shard, part in done:
+        about = read_metadata(_read(folder, part, shard))
+        kept[shard, part] = about["digest"] if settings in _met(about) else None  # None: will be refined
+    if done != set(folder.finished()) or None in kept.values() or not folder.manifest.get(KIND):
+        folder.update_manifest(bounds={"settings": settings, "digests": _by_part(folder, kept)})
 
 
 def end_bounds(folder: RunFolder) -> None:
@@ -47,14 +52,30 @@ def pending_bounds(folder: RunFolder) -> list[tuple[int, Part]]:
     return [each for each in folder.finished() if each not in done]
 
 
+def open_bounds(folder: RunFolder, settings: dict[str, Any]) -> list[tuple[int, Part]]:
+    """The finished shards without bounds of these settings, in order: those of others are refined."""
+    found = pending_bounds(folder)
+    for shard, part in folder.list_shards(KIND):
+        with open_parquet(folder.file(KIND, part, shard)) as file:
+            if settings not in _met(read_metadata(file.schema_arrow)):
+                found.append((shard, part))
+    return sorted(found, key=lambda each: (each[0], folder.parts.index(each[1])))
+
+
 def commit_bounds(
-    folder: RunFolder, part: Part, shard: int, margins: Any, columns: Mapping[str, Any], settings: Mapping[str, Any]
-) -> None:
-    """Write the bounds of a shard; ``adversarial`` among the columns are the points that its upper bounds belong to."""
+    folder: RunFolder, part: Part, shard: int, margins: Any, columns: Mapping[str, Any], settings: Mapping[str, Any],
+    earlier: Sequence[Mapping[str, Any]] = (),
+) -> None:  # fmt: skip
+    """Write the bounds of a shard; ``adversarial`` among the columns are the points that its upper bounds belong to.
+
+    ``earlier`` are the settings of bounds that were refined.
+    """
     import pyarrow as pa
 
     table = pa.table({name: make_column(columns[name], contract.BOUNDS.get(name)) for name in columns})
     about = {"margins": read_metadata(margins)["digest"], "settings": settings}
+    if earlier := [each for each in earlier if each != settings]:
+        about["earlier"] = earlier
     folder.check_current()
     make_folder(folder.file(KIND, part, shard).parent)
     write_table(folder.file(KIND, part, shard), table, {**contract.stamp(folder.manifest, part, shard), **about})
@@ -71,19 +92,38 @@ def join_bounds(folder: RunFolder, part: Part, shard: int, margins: Any) -> Any:
             raise InputError(f"{path} is missing, but manifest.json records it: run `marginattack bound` again")
         unknown = {name: make_column(np.full(len(margins), value)) for name, value in UNBOUNDED.items()}
         columns = {**unknown, "estimate": unknown["kkt"], "certified_by": make_column([""] * len(margins), "string")}
-    else:
-        table = _read(folder, part, shard, margins)
-        if recorded not in ([], [None], [read_metadata(table).get("digest")]):
-            path = folder.file(KIND, part, shard)
-            raise InputError(f"{path} is not the file that manifest.json records (other digest): {AGAIN}")
-        columns = {name: table.column(name) for name in (*UNBOUNDED, "estimate", "certified_by")}
-        replaced = {"distance": table.column("upper"), "adversarial_label": table.column("adversarial_label")}
-        replaced["success"] = make_column(np.isfinite(table.column("upper").to_numpy()))
-        for name, column in replaced.items():
-            margins = margins.set_column(margins.column_names.index(name), name, column)
-    for name, column in columns.items():
-        margins = margins.append_column(name, column)
+        for name, column in columns.items():
+            margins = margins.append_column(name, column)
+        return margins
+    table = _read(folder, part, shard, margins)
+    if recorded not in ([], [None], [read_metadata(table).get("digest")]):
+        path = folder.file(KIND, part, shard)
+        raise InputError(f"{path} is not the file that manifest.json records (other digest): {AGAIN}")
+    return _join(margins, table)
+
+
+def join_refined(folder: RunFolder, part: Part, shard: int, margins: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """The margins of a shard with the bounds that are there to be refined, if any, and the settings of those."""
+    if not folder.file(KIND, part, shard).exists():
+        return margins, []
+    table = _read(folder, part, shard, margins)
+    return _join(margins, table), _met(read_metadata(table))
+
+
+def _join(margins: Any, table: Any) -> Any:
+    """Margins with the columns of their bounds and the nearest distances."""
+    replaced = {"distance": table.column("upper"), "adversarial_label": table.column("adversarial_label")}
+    replaced["success"] = make_column(np.isfinite(table.column("upper").to_numpy()))
+    for name, column in replaced.items():
+        margins = margins.set_column(margins.column_names.index(name), name, column)
+    for name in (*UNBOUNDED, "estimate", "certified_by"):
+        margins = margins.append_column(name, table.column(name))
     return margins
+
+
+def _met(about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The settings with which the bounds of a file were computed, the first ones first."""
+    return [*about.get("earlier", []), about["settings"]]
 
 
 def nearest_images(
@@ -130,5 +170,5 @@ def _read(folder: RunFolder, part: Part, shard: int, margins: Any = None) -> Any
     return table
 
 
-def _by_part(folder: RunFolder, digests: Mapping[tuple[int, Part], str]) -> dict[str, list[str | None]]:
+def _by_part(folder: RunFolder, digests: Mapping[tuple[int, Part], str | None]) -> dict[str, list[str | None]]:
     return {part.name: [digests.get((i, part)) for i in range(len(folder.shards))] for part in folder.parts}

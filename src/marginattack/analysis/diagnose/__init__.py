@@ -3,6 +3,7 @@
 from marginattack.analysis.diagnose.after_run import MAY_FAIL as MAY_FAIL
 from marginattack.analysis.diagnose.after_run import ResultChecks as ResultChecks
 from marginattack.analysis.diagnose.after_run import check_results as check_results
+from marginattack.analysis.diagnose.after_run import may_fail as may_fail
 from marginattack.analysis.diagnose.before_run import Examination as Examination
 from marginattack.analysis.diagnose.before_run import examine as examine
 from marginattack.analysis.diagnose.before_run import preflight as preflight

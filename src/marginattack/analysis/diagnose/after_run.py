@@ -118,7 +118,7 @@ class ResultChecks:
         margins = {
             (str(attack), int(row), int(target), str(norm)): float(distance)
             for (attack, row, target, norm), distance in zip(keys, columns["distance"][used], strict=True)
-            if _attack_of(str(attack)) not in MAY_FAIL
+            if not may_fail(str(attack))
         }
         wrong = set()
         for (attack, row, target, norm), distance in margins.items():
@@ -137,6 +137,11 @@ def _attacked(columns: Columns) -> Any:
     return np.where(target >= 0, prediction != target, prediction == columns["label"])
 
 
+def may_fail(name: str) -> bool:
+    """Whether an attack searches within a radius, or too little to always find something; NAME@EPS is external."""
+    return "@" in name or _attack_of(name) in MAY_FAIL
+
+
 def _attack_of(name: str) -> str:
     """Return the attack's name, without settings and norm."""
     return name.split(" ")[0].split("(")[0].lower()
@@ -151,7 +156,7 @@ def _add_attacked(kept: _Attacked, name: str, rows: Columns) -> None:
     kept.missed += int((failed & ~rows["rejected"].astype(bool) & (passes > 0)).sum())
     kept.idle += int((failed & (passes == 0)).sum())
     kept.tiny.append(distance[(distance > 0) & (distance < TINY)])
-    if "distance_at_90pct" in rows and _attack_of(name) not in MAY_FAIL | ENDS_AT_FIRST:
+    if "distance_at_90pct" in rows and not may_fail(name) and _attack_of(name) not in ENDS_AT_FIRST:
         before = rows["distance_at_90pct"]
         solved = np.isfinite(distance) & (distance > 0) & ~np.isnan(before)
         before, distance = before[solved], distance[solved]
@@ -162,7 +167,7 @@ def _add_attacked(kept: _Attacked, name: str, rows: Columns) -> None:
 
 def _judge_success(name: str, kept: _Attacked) -> Iterator[Finding]:
     """Report attacks without a radius that failed, and inputs that cost no pass. Rejected rows are reported apart."""
-    if kept.missed and _attack_of(name) not in MAY_FAIL:
+    if kept.missed and not may_fail(name):
         share = 1 - kept.missed / kept.rows
         seen = f"{name} found an adversarial point for {share:.1%} of the inputs, at any distance"
         yield make_finding("not-found", seen, kept.missed, kept.rows, grade="grave" if share < 0.5 else "warning")

@@ -22,11 +22,9 @@ from marginattack.attacks.race.phases import (
     Profile,
     Table,
     plan_all,
-    plan_polish,
-    plan_search,
     truncate,
 )
-from marginattack.attacks.race.scheduling import incumbent_or_random, run_groups
+from marginattack.attacks.race.scheduling import incumbent_or_random, run_groups, split_last
 from marginattack.core.norms import L2, LINF, Norm, as_norm
 from marginattack.core.problem import Problem
 from marginattack.core.types import Labels, Mask, Points
@@ -36,6 +34,8 @@ PERPENDICULAR = 0.2  # a cosine below which gradients tell nothing about each ot
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
+LOW_PRECISION_PASSES = 400  # from which on the precision of searches may be chosen (benchmarks/precision.py)
+EXACT_PASSES = 80  # of the polish, its last, which are in float32 after a search in low precision
 
 
 @final
@@ -100,23 +100,32 @@ class Race(Attack):
         def left(rows: Mask) -> int:
             return max(problem.budget.remaining_of(rows), default=unspent) - unspent
 
+        groups = [(rows, profile.table(passes)) for rows, profile in self.profiles(problem)]
         with problem.for_search() if low_precision else nullcontext(problem) as search:
-            groups = [(rows, profile.table(passes)) for rows, profile in self.profiles(search)]
             followed = [self.classes_followed(table, passes) for _, table in groups]
             classes: list[Labels] = []
             scanned = torch.stack([rows & (number > 0) for (rows, _), number in zip(groups, followed, strict=True)])
             with search.masked(scanned.any(0)) as part:
                 classes = self.nearest_classes(part, max(followed), passes)
-            plan = plan_search if low_precision else plan_all
             starts = passes // PASSES_PER_START
             planned = [
-                (rows, plan(table, norm, left(rows), min(len(classes), number), starts))
+                (rows, plan_all(table, norm, left(rows), min(len(classes), number), starts))
                 for (rows, table), number in zip(groups, followed, strict=True)
             ]
-            run_groups(search, planned, classes)
-        if low_precision:  # the polish is in full precision
-            run_groups(problem, [(rows, plan_polish(table, norm, left(rows))) for rows, table in groups], classes)
+            exact = EXACT_PASSES if low_precision else 0
+            run_groups(search, [(rows, split_last(phases, exact)[0]) for rows, phases in planned], classes)
+        if low_precision:  # the last steps are in full precision
+
+            def last_steps(rows: Mask, phases: list[PlannedPhase]) -> list[PlannedPhase]:
+                least = min(problem.budget.remaining_of(rows), default=unspent) - unspent - CLOSING_PASSES
+                return split_last(phases, min(exact, least))[1]
+
+            run_groups(problem, [(rows, last_steps(rows, phases)) for rows, phases in planned], classes)
         self.close(problem, incumbent_or_random(problem, problem.draws))
+
+    def low_precision(self, norm: Norm, budget: int | None) -> bool:
+        """In ℓ2 and ℓ∞, with as many passes as were measured; in ℓ1 rounding changes margins by 1 %."""
+        return norm in (L2, LINF) and (budget or self.passes) >= LOW_PRECISION_PASSES
 
     def without(self, *phases: str) -> "Race":
         """The attack without the search phases of these names ("scout", "descend", "target", "restart", "propose", …).
@@ -189,6 +198,7 @@ class Race(Attack):
         the step is small in every coordinate, so that slides can follow the boundary, lowers c and does not overshoot.
         Masked: the gradient there is nearly perpendicular to that at x₀, or the plane does not meet the box.
         """
+        problem.observer.mark("profile")
         c, g = problem.value_and_gradient(problem.x0)
         z = problem.norm.onto_plane(problem.x0, g, (1 + PAST) * c, problem.box)
         if problem.budget.remaining < 2:
@@ -207,6 +217,7 @@ class Race(Attack):
         """The classes whose tangent planes at x₀ are nearest, the nearest first; none for a targeted problem."""
         if problem.targeted or number < 1:
             return []
+        problem.observer.mark("scan")
         constraints = problem.class_constraints(problem.x0, most=self.classes_scanned(number, passes))
         lengths = []
         for _, c, g in constraints:
@@ -218,6 +229,7 @@ class Race(Attack):
 
     def close(self, problem: Problem, x: Points) -> None:
         """Query x₀ projected onto the tangent plane at x, and further past it: exact where the boundary is flat."""
+        problem.observer.mark("closing")
         c, g = problem.value_and_gradient(x)
         r = c + (g * (problem.x0 - x)).sum(1, keepdim=True)
         for past in CLOSING:

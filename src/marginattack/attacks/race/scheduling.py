@@ -26,9 +26,23 @@ from marginattack.core.types import Goals, Labels, Mask, Points, State
 MOST_GROUPS = 4  # at a time: three profiles, and those samples of one that take the fallback
 COLUMNS = 4  # of a group in an interleaved plan: the kind of move, and its three numbers
 FLIP_DISTANCE = 2.0  # how far from x₀ a flip lies, in distances of the incumbent
-EVEN = 4  # passes by which the budgets left inside an interleaved group may differ
+EVEN = 6  # passes by which the budgets left inside an interleaved group may differ, as after a confirmation
 
 Group: TypeAlias = tuple[Mask, Sequence[PlannedPhase]]  # which samples, on the host, and their phases
+
+
+def split_last(phases: Sequence[PlannedPhase], passes: int) -> tuple[list[PlannedPhase], list[PlannedPhase]]:
+    """The phases without the last steps from the incumbent, as many as these passes pay for; and these."""
+    head, tail = list(phases), list[PlannedPhase]()
+    while head and head[-1].start == "incumbent" and (steps := passes // head[-1].move.passes) > 0:
+        last = head.pop()
+        if steps < len(last.numbers):
+            head.append(replace(last, numbers=last.numbers[:-steps]))
+            first = (*last.numbers[-steps][:2], last.numbers[0][2])  # a first step averages no earlier gradients
+            return head, [replace(last, numbers=(first, *last.numbers[1 - steps or len(last.numbers) :])), *tail]
+        tail.insert(0, last)
+        passes -= last.passes
+    return head, tail
 
 
 def run_groups(problem: Problem, groups: Sequence[Group], classes: Sequence[Labels]) -> None:
@@ -65,6 +79,7 @@ def run_phases(problem: Problem, phases: Sequence[PlannedPhase], classes: Sequen
 
 def run_phase(problem: Problem, phase: PlannedPhase, classes: Sequence[Labels]) -> None:
     """Run one phase for all samples."""
+    problem.observer.mark(phase.name)
     x, move = start_points(problem, phase, problem.draws), phase.move.aimed(problem)
     if phase.target is None:
         problem.run(move, phase.numbers, *move.begin(problem, x))

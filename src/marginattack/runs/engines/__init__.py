@@ -36,7 +36,7 @@ class Pool(Protocol):
         """Compute and commit the pending shards; those that could not be computed."""
 
     def bound(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
-        """Compute and commit the bounds of finished shards without any; those that could not be computed."""
+        """Compute, or refine, and commit the bounds of finished shards; those that could not be computed."""
 
     def verify(self, progress: Callable[[int], None]) -> dict[str, int]:
         """Read every stored row back and check it on the plain model: the number of ``rows`` and of ``failed`` ones."""

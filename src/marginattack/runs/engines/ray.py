@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 from marginattack.errors import InputError, describe, one_line
 from marginattack.execution.session import Session
+from marginattack.runs.bounding import bound_settings
 from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.engines.ray_start import connect
 from marginattack.runs.failures import exceeded
 from marginattack.runs.job import Job
-from marginattack.storage.bounds import pending_bounds
+from marginattack.storage.bounds import open_bounds
 from marginattack.storage.files import is_disk_full, remove_temporary_files
 from marginattack.storage.paths import is_remote
 from marginattack.storage.run_folder import Part, RunFolder
@@ -111,7 +112,7 @@ class WorkerPool:
         return self._compute("measure", self.folder.pending(), batch, progress)
 
     def bound(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
-        return self._compute("bound", pending_bounds(self.folder), batch, progress)
+        return self._compute("bound", open_bounds(self.folder, bound_settings(self.job)), batch, progress)
 
     def _compute(
         self, method: str, pending: list[tuple[int, Part]], batch: int, progress: Callable[[int], None]

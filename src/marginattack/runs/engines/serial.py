@@ -13,11 +13,12 @@ from functools import partial
 from typing import Any
 
 from marginattack.execution.session import Session
+from marginattack.runs.bounding import bound_settings
 from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.failures import end_process_after, exceeded, name_samples
 from marginattack.runs.job import Job
 from marginattack.runs.shards import ShardRunner
-from marginattack.storage.bounds import pending_bounds
+from marginattack.storage.bounds import open_bounds
 from marginattack.storage.run_folder import Part, RunFolder
 
 HANGS = 2
@@ -45,7 +46,9 @@ class SerialPool:
         return self._compute(self.runner.measure, self.folder.pending(), batch, progress)
 
     def bound(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
-        return self._compute(self.runner.bound, pending_bounds(self.folder), batch, progress)
+        return self._compute(
+            self.runner.bound, open_bounds(self.folder, bound_settings(self.runner.job)), batch, progress
+        )
 
     def _compute(
         self, compute: Callable[..., None], pending: list[tuple[int, Part]], batch: int, progress: Callable[[int], None]

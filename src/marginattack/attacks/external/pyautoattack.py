@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from marginattack.attacks.external.base import ExternalAttack, ProblemInfo, require_unit_box
+from marginattack.attacks.external.problem_module import ProblemModule
 from marginattack.core.problem import Problem
 from marginattack.errors import InputError
-from marginattack.integrations.external import ExternalAttack, ProblemInfo
-from marginattack.integrations.problem_module import ProblemModule
 
 NORMS = {"l1": "L1", "l2": "L2", "linf": "Linf"}
 EPS = 0.3  # its own default
@@ -40,8 +40,7 @@ def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor
 
 def check(problem: Problem, name: str) -> None:
     """Raise InputError for inputs and models that the library does not support."""
-    if not bool((problem.box.lo == 0).all() & (problem.box.hi == 1).all()):
-        raise InputError(f"AutoAttack's {name} supports bounds (0, 1) only: scale the inputs inside the model")
+    require_unit_box(problem, f"AutoAttack's {name}")
     if name in ("SquareAttack", "AutoAttack") and len(problem.shape) != 3:
         raise InputError(f"AutoAttack's {name} needs images (channels, height, width), not inputs {problem.shape}")
     if name in ("APGDAttack_targeted", "AutoAttack") and problem.evaluator.classes < 4:

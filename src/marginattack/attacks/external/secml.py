@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from marginattack.integrations.external import ExternalAttack, ProblemInfo, fmn_variants
-from marginattack.integrations.problem_module import ProblemModule
+from marginattack.attacks.external.base import ExternalAttack, ProblemInfo, fmn_variants
+from marginattack.attacks.external.problem_module import ProblemModule
 
 
 def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor:

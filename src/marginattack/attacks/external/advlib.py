@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from marginattack.integrations.external import ExternalAttack, ProblemInfo, fmn_variants
-from marginattack.integrations.problem_module import ProblemModule
+from marginattack.attacks.external.base import ExternalAttack, ProblemInfo, fmn_variants
+from marginattack.attacks.external.problem_module import ProblemModule
 
 ALL = ("l1", "l2", "linf")
 

@@ -4,17 +4,18 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from typing import Any, ClassVar, NamedTuple, final
 
 from torch import Tensor
 
 from marginattack.attacks.attack import Attack, require_norm
+from marginattack.attacks.external.problem_module import ProblemModule
 from marginattack.core.norms import Norm, as_norm
 from marginattack.core.problem import Problem
 from marginattack.core.sharing import seeded
 from marginattack.errors import InputError
-from marginattack.integrations.problem_module import ProblemModule
 
 DEFAULT_BUDGET = 2000  # passes that the settings are chosen for where no budget is given
 
@@ -65,6 +66,13 @@ class ExternalAttack(Attack):
     requires: tuple[str, ...] = ()  # modules beyond the library's own
     eps: float | None = None  # the radius that it attacks within; None: it minimises the distance
 
+    def installed(self) -> bool:
+        """Whether the library is installed, which may still fail to be imported."""
+        try:
+            return bool(version(self.distribution.rpartition(" ")[0]))
+        except PackageNotFoundError:
+            return False
+
     def why_unavailable(self) -> str:
         """Why the attack cannot run here; empty if it can."""
         try:
@@ -97,6 +105,12 @@ class ExternalAttack(Attack):
         model, settings = ProblemModule(problem), self.settings(ProblemInfo.of(problem))
         with seeded(problem.draws.seed, problem.x0.device):  # silences the library's warnings about itself, too
             model.submit(self.run(self.function, settings, model))
+
+
+def require_unit_box(problem: Problem, who: str) -> None:
+    """Raise InputError unless the bounds are 0 and 1."""
+    if not bool((problem.box.lo == 0).all() & (problem.box.hi == 1).all()):
+        raise InputError(f"{who} supports bounds (0, 1) only: scale the inputs inside the model")
 
 
 def fmn_variants(

@@ -1,0 +1,55 @@
+"""Attacks of other libraries, counted and verified like our own: ``external_attack("advlib:ddn")`` is an Attack."""
+
+from dataclasses import replace
+from fractions import Fraction
+from math import inf, nan
+
+from marginattack.attacks.external import advlib, art, foolbox, pyautoattack, secml, torchattacks
+from marginattack.attacks.external.base import ExternalAttack
+from marginattack.errors import InputError
+
+EXTERNAL_ATTACKS: dict[str, ExternalAttack] = {
+    attack.name: attack
+    for library in (advlib, foolbox, secml, pyautoattack, torchattacks, art)
+    for attack in library.ATTACKS
+}
+
+
+def external_attack(name: str) -> ExternalAttack:
+    """Look up an attack of another library.
+
+    Args:
+        name: ``LIBRARY:ATTACK``, a key of ``EXTERNAL_ATTACKS``, such as ``"advlib:ddn"`` or ``"foolbox:fmn"``. Attacks
+            within a fixed radius, those of AutoAttack, take it behind an @: ``"autoattack:standard@0.3"``.
+
+    Returns:
+        The attack, to be passed to ``measure(attack=…)``.
+
+    Raises:
+        InputError: If there is no attack of that name, its library cannot be imported, or the radius makes no sense.
+
+    Example:
+        >>> external_attack("foolbox:ddn").supported_norms
+        ('l2',)
+    """
+    base, at, _ = name.partition("@")
+    if base not in EXTERNAL_ATTACKS:
+        raise InputError(f"no external attack named {base!r}: choose one of {', '.join(EXTERNAL_ATTACKS)}")
+    attack = EXTERNAL_ATTACKS[base]
+    if reason := attack.why_unavailable():
+        install = "--no-deps torchattacks" if base.startswith("torchattacks:") else '"marginattack[peers]"'
+        raise InputError(f"{base}: {reason}; pip install {install}")
+    return replace(attack, eps=_radius(name, attack)) if at or attack.eps is not None else attack
+
+
+def _radius(name: str, attack: ExternalAttack) -> float:
+    """The number behind the @ of a name."""
+    radius = name.partition("@")[2]
+    try:
+        eps = float(Fraction(radius))
+    except (ValueError, ZeroDivisionError):
+        eps = nan
+    if attack.eps is None or not 0 < eps < inf:
+        reason = "minimises the distance: omit the radius" if attack.eps is None else "needs a radius above 0"
+        raise InputError(f"{name}: {attack.name} {reason}, as in {attack.name}{'' if attack.eps is None else '@0.3'}")
+    return eps

@@ -1,0 +1,61 @@
+"""Numbers as people write them: no exponents, ε as k/255 where pixels have 8 bits. ``page.js`` has the same rules."""
+
+import math
+
+import numpy as np
+
+LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)  # quantiles of the margins near which ε are chosen
+LEAST = 1e-6  # smaller ones are shown as below it
+
+
+def format_number(value: float | int | None, digits: int = 4) -> str:
+    """Format with significant digits and without an exponent; an infinite distance is one that was not found."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "not found"
+    size = abs(value)
+    if size >= 10 ** (digits - 1):
+        return f"{value:,.0f}".replace("-", "−")
+    if 0 < size < LEAST:
+        return "< 0.000001"
+    decimals = 0 if size == 0 else digits - 1 - math.floor(math.log10(size))
+    text = f"{size:.{max(decimals, 0)}f}"
+    return ("−" if value < 0 else "") + (text.rstrip("0").rstrip(".") if "." in text else text)
+
+
+def format_distance(value: float | int | None, *, pixels: bool = False, scale: float | int = 1) -> str:
+    """Format a distance times ``scale``; as k/255 if it is one of 8-bit pixels, or was typed as one."""
+    if value is None or not math.isfinite(value):
+        return format_number(value)
+    if scale == 1 and value > 0 and (pixels or is_fraction(value)):
+        return f"{format_number(255 * value, 3)}/255"
+    return format_number(value * scale)
+
+
+def is_fraction(value: float) -> bool:
+    """Whether a level reads better as k/255: it is one, and no decimal with four digits."""
+    return abs(255 * value - round(255 * value)) < 1e-9 and float(f"{value:.4g}") != value
+
+
+def choose_levels(margins: np.ndarray, *, pixels: bool = False) -> list[float]:
+    """Choose ε where the robust accuracy falls: round numbers near quantiles of the margins, k/255 for pixels."""
+    known = margins[np.isfinite(margins) & (margins > 0)]
+    if not len(known):
+        return []
+    unit = 255 if pixels else 1
+    steps = np.array([m * 10.0**p for p in range(-6, 0 if pixels else 5) for m in (1, 2, 5)])
+    round_ = np.concatenate([steps, 2.0 ** np.arange(8)]) if pixels else steps
+    wanted = unit * np.quantile(known, LEVELS)
+    nearest = np.abs(np.log(round_[:, None] / wanted)).argmin(0)
+    return sorted({float(f"{round_[i]:.1g}") / unit if round_[i] < 1 else float(round_[i]) / unit for i in nearest})
+
+
+def format_percent(value: float, digits: int = 1) -> str:
+    """Format a share in percent."""
+    return "–" if math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def format_p(value: float) -> str:
+    """Format a p-value with its sign of comparison."""
+    return "p < 0.0001" if value < 1e-4 else f"p = {format_number(value, 2)}"

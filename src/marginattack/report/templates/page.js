@@ -1,0 +1,253 @@
+// Charts are declared by their specs. This script keeps shared parameters equal in all charts and drives the HTML controls.
+"use strict";
+(() => {
+  const page = JSON.parse(document.getElementById("data").textContent);
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const state = { unitScale: page.unit, log: false, theme: dark.matches ? "dark" : "light", shared: {} };
+  const views = new Map(); // element → { view, norm, chart, params }
+  const unitScale = (norm) => (norm === "l0" ? 1 : state.unitScale);
+
+  // Numbers, with the rules of numbers.py.
+  const formatNumber = (value, digits = 4) => {
+    if (value === null || Number.isNaN(value)) return "–";
+    if (!Number.isFinite(value)) return "not found";
+    const size = Math.abs(value);
+    const sign = value < 0 ? "−" : "";
+    if (size >= 10 ** (digits - 1)) return sign + Math.round(size).toLocaleString("en");
+    if (size > 0 && size < 1e-6) return "< 0.000001";
+    const decimals = size === 0 ? 0 : Math.max(digits - 1 - Math.floor(Math.log10(size)), 0);
+    const text = size.toFixed(decimals);
+    return sign + (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
+  };
+  const isFraction = (value) => Math.abs(255 * value - Math.round(255 * value)) < 1e-9 && Number(value.toPrecision(4)) !== value;
+  const formatDistance = (value, norm) => {
+    const fraction = unitScale(norm) === 1 && Number.isFinite(value) && value > 0 && (page.pixels[norm] || isFraction(value));
+    return fraction ? `${formatNumber(255 * value, 3)}/255` : formatNumber(value * unitScale(norm));
+  };
+  const percent = (share) => `${(100 * share).toFixed(1)} %`;
+
+  const rows = (name) => {
+    const { length, columns, names } = page.datasets[name];
+    const read = Object.entries(columns).map(([key, values]) => {
+      const at = Array.isArray(values) ? (i) => values[i] : () => values;
+      return [key, key in names ? (i) => names[key][at(i)] : at];
+    });
+    return Array.from({ length }, (_, i) => Object.fromEntries(read.map(([key, at]) => [key, at(i)])));
+  };
+
+  const embed = async (element) => {
+    const { chart, norm } = element.dataset;
+    const log = `${chart}-log`;
+    const spec = structuredClone(page.specs[norm][state.log && page.specs[norm][log] ? log : chart]);
+    spec.datasets ??= {}; // Altair keeps inline data of the spec here
+    for (const name of page.uses[chart]) spec.datasets[`${name}_${norm}`] = rows(`${name}_${norm}`);
+    const params = spec.params.filter((param) => !param.select);
+    for (const param of params) {
+      if (param.name === "unit_scale") param.value = unitScale(norm);
+      else if (param.name in (state.shared[norm] ?? {})) param.value = state.shared[norm][param.name];
+    }
+    views.get(element)?.view.finalize();
+    const config = structuredClone(page.config[state.theme]);
+    if (element.clientWidth < 480) config.legend.columns = 1;
+    const { view } = await vegaEmbed(element.firstElementChild, spec, { actions: false, renderer: "canvas", config });
+    views.set(element, { view, norm, chart, params: new Set(params.map((param) => param.name)) });
+    if (chart === "curve") view.addSignalListener("clicked_eps", (_, { eps }) => eps && setPin(norm, eps[0]));
+    if (chart === "strips") view.addSignalListener("clicked_class", (_, clicked) => selectClass(clicked.from ? clicked.from[0] : null));
+  };
+  const onScreen = (element) => {
+    const { top, bottom } = element.getBoundingClientRect();
+    return bottom > 0 && top < innerHeight;
+  };
+  const visibleFirst = (elements) => [...elements].sort((a, b) => onScreen(b) - onScreen(a));
+  const pause = () => new Promise((resolve) => setTimeout(resolve)); // keeps the page responsive
+  const embedAll = async (elements = all(".chart")) => {
+    for (const element of visibleFirst(elements)) {
+      await embed(element);
+      await pause();
+    }
+  };
+
+  // Charts on screen are redrawn at once, the others one after the other when nothing else is to do.
+  const waiting = new Set();
+  let redrawing = false;
+  const redraw = async () => {
+    if (redrawing) return;
+    redrawing = true;
+    while (waiting.size) {
+      const [element] = visibleFirst(waiting);
+      waiting.delete(element);
+      if (!onScreen(element)) await pause();
+      await views.get(element)?.view.runAsync();
+    }
+    redrawing = false;
+  };
+  const setSignal = (norm, name, value) => {
+    for (const [element, entry] of views) {
+      if (entry.norm !== norm || !(entry.params.has(name) || name === "unit_scale")) continue;
+      entry.view.signal(name, value);
+      waiting.add(element);
+    }
+    redraw();
+  };
+  const setParameter = (norm, name, value) => {
+    (state.shared[norm] ??= {})[name] = value;
+    setSignal(norm, name, value);
+  };
+  const norms = Object.keys(page.specs);
+  const setParameterAll = (name, value) => norms.forEach((norm) => setParameter(norm, name, value));
+  const selectClass = (name) => {
+    setParameterAll("selected_class", name);
+    document.getElementById("selected-class").value = name ?? "";
+  };
+
+  // The pinned ε is kept as it was typed; its robust accuracy is counted from all margins.
+  const unpacked = new Map();
+  const sortedMargins = (norm, series) => {
+    const key = `${norm} ${series}`;
+    if (!unpacked.has(key)) {
+      const bytes = Uint8Array.from(atob(page.margins[norm][series].sorted), (letter) => letter.charCodeAt(0));
+      unpacked.set(key, new Float32Array(bytes.buffer));
+    }
+    return unpacked.get(key);
+  };
+  const countWithin = (values, eps) => {
+    let [low, high] = [0, values.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (values[middle] <= eps) low = middle + 1; else high = middle;
+    }
+    return low;
+  };
+  const wilson = (hits, n, z = 1.959963985) => {
+    const [p, q] = [hits / n, z * z / n];
+    const [centre, half] = [p + q / 2, z * Math.sqrt(p * (1 - p) / n + q / (4 * n))];
+    return [(centre - half) / (1 + q), (centre + half) / (1 + q)];
+  };
+  const setPin = (norm, eps, typed = null) => {
+    setParameter(norm, "pin_text", typed);
+    setParameter(norm, "pin", eps);
+    describePin(norm);
+  };
+  const describePin = (norm) => {
+    const { pin = null, pin_text: typed = null } = state.shared[norm] ?? {};
+    const at = (selector) => document.querySelector(`${selector}[data-norm="${norm}"]`);
+    const label = pin === null ? "" : typed ?? formatDistance(pin, norm);
+    if (document.activeElement !== at("input.pin")) at("input.pin").value = label;
+    at(".unpin").disabled = pin === null;
+    const names = Object.keys(page.margins[norm]);
+    const lines = pin === null ? [] : names.map((series) => {
+      const [margins, { total }] = [sortedMargins(norm, series), page.margins[norm][series]];
+      const within = countWithin(margins, pin * (1 + 1e-7));
+      const robust = margins.length - within;
+      const who = names.length > 1 ? `${series}: ` : "";
+      return `${who}robust accuracy ${percent(robust / total)} (${wilson(robust, total).map(percent).join(" to ")}); ${within.toLocaleString("en")} of ${margins.length.toLocaleString("en")} margins are within ε.`;
+    });
+    at("output.pin-summary").textContent = pin === null ? "No ε is pinned." : `At ε = ${label}: ${lines.join(" ")}`;
+  };
+  for (const field of all("input.pin")) {
+    const { norm } = field.dataset;
+    field.addEventListener("change", () => {
+      const text = field.value.trim();
+      const [, value, divisor] = text.match(/^(\d*\.?\d+(?:e-?\d+)?)\s*(?:\/\s*(\d*\.?\d+))?$/i) ?? [];
+      if (text && value === undefined) {
+        document.querySelector(`output.pin-summary[data-norm="${norm}"]`).textContent = `“${text}” is not a distance: type 0.03 or 8/255.`;
+        return;
+      }
+      if (!text) setPin(norm, null);
+      else setPin(norm, divisor ? value / divisor : value / unitScale(norm), text);
+    });
+  }
+  for (const button of all(".unpin")) button.addEventListener("click", () => setPin(button.dataset.norm, null));
+
+  // The toolbar.
+  const applyUnit = () => {
+    for (const span of all(".num[data-v]")) span.textContent = formatDistance(Number(span.dataset.v), span.dataset.norm);
+    for (const norm of norms) {
+      if (state.shared[norm]?.pin_text) setParameter(norm, "pin_text", null); // it was typed in the other unit
+      setSignal(norm, "unit_scale", unitScale(norm));
+      describePin(norm);
+    }
+  };
+  for (const radio of all('input[name="unit"]')) {
+    radio.addEventListener("change", () => { state.unitScale = Number(radio.value); applyUnit(); });
+  }
+  const log = document.getElementById("log");
+  log.addEventListener("change", () => { state.log = log.checked; embedAll(all('.chart[data-chart="curve"]')); });
+  document.getElementById("selected-class").addEventListener("change", ({ target }) => setParameterAll("selected_class", target.value || null));
+  document.getElementById("class-order").addEventListener("change", ({ target }) => setParameterAll("class_order", target.value));
+  for (const select of all("select.sample")) {
+    select.addEventListener("change", () => setParameter(select.dataset.norm, "sample", Number(select.value)));
+  }
+  const showSeries = (wanted) => {
+    for (const norm of norms) {
+      const name = wanted in page.margins[norm] ? wanted : Object.keys(page.margins[norm])[0];
+      setParameter(norm, "series", name);
+      for (const each of all(`.of-series[data-norm="${norm}"]`)) each.hidden = each.dataset.series !== name;
+    }
+  };
+  document.getElementById("series")?.addEventListener("change", ({ target }) => showSeries(target.value));
+  const theme = document.getElementById("theme");
+  const applyTheme = (name) => {
+    state.theme = name;
+    theme.textContent = name === "dark" ? "Light theme" : "Dark theme";
+    requestAnimationFrame(() => setTimeout(embedAll)); // the page first, then its charts
+  };
+  theme.addEventListener("click", () => {
+    const name = state.theme === "dark" ? "light" : "dark";
+    document.documentElement.dataset.theme = name;
+    applyTheme(name);
+  });
+  dark.addEventListener("change", () => { if (!document.documentElement.dataset.theme) applyTheme(dark.matches ? "dark" : "light"); });
+  theme.textContent = state.theme === "dark" ? "Light theme" : "Dark theme";
+
+  // Tables are sorted by the buttons in their headers.
+  for (const table of all("table.sortable")) {
+    all("thead th", table).forEach((head, column) => head.querySelector("button")?.addEventListener("click", () => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      all("thead th", table).forEach((each) => each.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const key = (row) => row.cells[column].dataset.s ?? row.cells[column].textContent;
+      const number = (text) => (text === "inf" ? Infinity : text.trim() === "" ? NaN : Number(text));
+      const order = (a, b) => {
+        const [x, y] = [number(key(a)), number(key(b))];
+        return Number.isNaN(x) || Number.isNaN(y) ? key(a).localeCompare(key(b)) : x === y ? 0 : x - y;
+      };
+      const body = table.tBodies[0];
+      body.append(...[...body.rows].sort((a, b) => (up ? order(a, b) : order(b, a))));
+    }));
+  }
+
+  // With many classes, the table shows the weakest ones, or those that match the search.
+  const cell = (kind, ...content) => {
+    const element = document.createElement(kind);
+    element.append(...content);
+    return element;
+  };
+  const numberCell = (value, norm) => {
+    const span = cell("span", formatDistance(value ?? Infinity, norm));
+    if (value !== null) Object.assign(span.dataset, { v: value, norm });
+    span.className = "num";
+    return span;
+  };
+  for (const field of all(".class-search")) {
+    const { norm, series } = field.dataset;
+    const body = field.closest(".of-series").querySelector("table.by-class tbody");
+    const [weakest, output] = [[...body.rows], field.closest(".search").querySelector("output")];
+    const summary = output.textContent;
+    field.addEventListener("input", () => {
+      const wanted = field.value.trim().toLowerCase();
+      const found = page.classes[norm][series].filter(([name]) => name.toLowerCase().includes(wanted));
+      output.textContent = wanted ? `${found.length.toLocaleString("en")} classes match${found.length > 20 ? "; the first 20 are listed" : ""}.` : summary;
+      body.replaceChildren(...(!wanted ? weakest : found.slice(0, 20).map(([name, n, median, low, high, missing, to, share]) => cell("tr",
+        cell("th", name), cell("td", String(n)), cell("td", numberCell(median, norm)),
+        (n > 3 ? cell("td", numberCell(low, norm), " to ", numberCell(high, norm)) : cell("td", "–")), cell("td", String(missing)),
+        cell("td", `${to} (${(100 * share).toFixed(0)} %)`)))));
+    });
+  }
+
+  const select = document.getElementById("series");
+  if (select) showSeries(select.value);
+  for (const [norm, eps] of Object.entries(page.pin)) setPin(norm, eps, formatDistance(eps, norm));
+  window.report = { page, views, state, formatNumber, formatDistance, ready: embedAll() };
+})();

@@ -1,0 +1,171 @@
+"""AutoAttack's class with our attack: its signatures, its example script, its state file."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torchvision_stub
+from models import inputs, smooth
+from torch import Tensor, nn
+
+import marginattack as ma
+from marginattack.integrations import autoattack
+from marginattack.integrations.autoattack import AutoAttack
+
+EPS = 0.006
+
+
+def make_network() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), smooth(d=3 * 8 * 8, classes=5, dtype=torch.float32))
+
+
+@pytest.fixture(scope="module")
+def images() -> tuple[nn.Module, Tensor, Tensor]:
+    model = make_network()
+    x, y = inputs(model, (3, 8, 8), n=12)
+    return model, x, torch.where(torch.arange(12) == 0, (y + 1) % 5, y)  # one label is wrong
+
+
+def test_points_are_adversarial_within_the_radius(
+    images: tuple[nn.Module, Tensor, Tensor], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model, x, y = images
+    adversary = AutoAttack(model, norm="Linf", eps=EPS, log_path=tmp_path / "log.txt", budget=100)
+    with torch.no_grad():
+        points, predicted = adversary.run_standard_evaluation(x, y, bs=4, return_labels=True)
+        assert torch.equal(model(points).argmax(1), predicted)
+    assert (points - x).abs().max() <= EPS * (1 + 1e-4)
+    robust = float((predicted == y).double().mean())
+    assert robust == ma.evaluate(model, x, y, norm="linf", eps=EPS, budget=100, diagnose=False).robust[0].accuracy
+    assert 0 < robust < 11 / 12
+    printed = capsys.readouterr().out
+    assert "initial accuracy: 91.67%" in printed
+    assert f"robust accuracy: {robust:.2%}" in printed
+    assert "race - 1/3 -" in printed
+    assert (tmp_path / "log.txt").read_text() == printed
+    assert adversary.clean_accuracy(x, y) == 11 / 12
+
+
+def test_robust_accuracy_is_at_most_autoattacks(images: tuple[nn.Module, Tensor, Tensor]) -> None:
+    peer = pytest.importorskip("pyautoattack", reason="compared with it")
+    model, x, y = images
+    for norm, eps in (("Linf", EPS), ("L2", 0.06)):
+        with torch.random.fork_rng():
+            points, _ = peer.AutoAttack(model, norm=norm, eps=eps, seed=0, version="custom",
+                                        attacks=["apgd-ce"]).run_standard_evaluation(x, y)  # fmt: skip
+        ours = AutoAttack(model, norm=norm, eps=eps, verbose=False, budget=200).run_standard_evaluation(x, y)
+        theirs = (model(points).argmax(1) == y).sum()
+        assert 0 < (model(ours).argmax(1) == y).sum() <= theirs < 11
+
+
+def test_autoattacks_own_example_runs_with_our_import(
+    images: tuple[nn.Module, Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    script = Path(pytest.importorskip("pyautoattack", reason="its script is run").__file__).parent / "examples/eval.py"
+    torchvision_stub.install()
+    import torchvision
+
+    model, x, y = images[0], images[1][:5], images[2][:5]
+
+    class Images(torch.utils.data.Dataset[Any]):
+        def __init__(self, **_: object) -> None: ...
+
+        def __len__(self) -> int:
+            return len(x)
+
+        def __getitem__(self, row: int) -> tuple[Tensor, int]:
+            return x[row], int(y[row])
+
+    resnet = ModuleType("resnet")
+    resnet.ResNet18 = make_network  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "resnet", resnet)
+    monkeypatch.setitem(sys.modules, "pyautoattack", autoattack)  # our import in its place
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", Images)
+    monkeypatch.setattr(nn.Module, "cuda", lambda module: module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    arguments = ["--model", tmp_path / "weights.pt", "--save_dir", tmp_path, "--log_path", tmp_path / "log.txt",
+                 "--epsilon", EPS, "--n_ex", 5, "--batch_size", 5]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["eval.py", *map(str, arguments)])
+    runpy.run_path(str(script), run_name="__main__")
+    stored = torch.load(next(tmp_path.glob("aa_standard_1_5_eps_*.pth")))["adv_complete"]
+    robust = float((model(stored).argmax(1) == y).double().mean())
+    assert f"robust accuracy: {robust:.2%}" in capsys.readouterr().out
+
+
+def test_an_interrupted_evaluation_resumes(
+    images: tuple[nn.Module, Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, y = images
+    path, seen = tmp_path / "state.json", list[list[int]]()
+    real = ma.measure
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        seen.append(options["ids"].tolist())
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(autoattack, "measure", interrupted)
+    options: dict[str, Any] = {"norm": "Linf", "eps": EPS, "budget": 60, "verbose": False}
+    with pytest.raises(KeyboardInterrupt):
+        AutoAttack(model, **options).run_standard_evaluation(x, y, bs=4, state_path=path)
+    resumed = AutoAttack(model, **options)
+    resumed.run_standard_evaluation(x, y, bs=4, state_path=path)
+    assert seen[2] == seen[1]  # the rows before are not attacked again
+    whole = AutoAttack(model, **options)
+    whole.run_standard_evaluation(x, y, bs=4)
+    assert resumed.robust_accuracy == whole.robust_accuracy
+    stored = json.loads(path.read_text())
+    assert stored["_run_attacks"] == ["race"]
+    state = pytest.importorskip("pyautoattack.state").EvaluationState.from_disk(path)  # which AutoAttack reads
+    assert state.robust_flags.float().mean().item() == pytest.approx(whole.robust_accuracy)
+    with pytest.raises(ma.InputError, match="is of an evaluation with"):
+        AutoAttack(model, version="custom", attacks_to_run=["square"]).run_standard_evaluation(x, y, state_path=path)
+    path.write_text("[]")
+    with pytest.raises(ma.InputError, match="holds no state"):
+        resumed.run_standard_evaluation(x, y, state_path=path)
+
+
+def test_the_custom_version_runs_each_attack_with_its_settings(images: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = images
+    names = ["apgd-ce", "apgd-dlr", "apgd-t", "square", "race"]
+    adversary = AutoAttack(lambda z: model(z), norm="L2", eps=0.06, version="custom", verbose=False)
+    adversary.attacks_to_run, adversary.budget = names, 100
+    adversary.apgd.n_iter = adversary.apgd_targeted.n_iter = 10
+    adversary.square.n_queries = 20
+    found = adversary.run_standard_evaluation_individual(x, y)
+    assert list(found) == names == adversary.attacks_to_run
+    robust = {name: int((model(points).argmax(1) == y).sum()) for name, points in found.items()}
+    assert min(robust.values()) == robust["race"] < robust["square"] <= 11
+    adversary.square.n_queries = 1
+    again = adversary.run_standard_evaluation_individual(x, y)
+    assert (model(again["square"]).argmax(1) == y).sum() > robust["square"] - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"version": "fast"}, "no version named 'fast'"), ({"attacks_to_run": ["square"]}, "needs version='custom'"),
+        ({"is_tf_model": True}, "only PyTorch"), ({"norm": "L7"}, "no norm named"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_raise(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ma.InputError, match=message):
+        AutoAttack(nn.Identity(), **options)
+
+
+def test_a_randomised_model_is_evaluated_with_the_rand_version() -> None:
+    class Noisy(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images + 0.01 * torch.randn_like(images)
+
+    x, y = torch.tensor([[0.9, 0.2], [0.5, 0.4]]), torch.tensor([0, 0])
+    points = AutoAttack(Noisy(), eps=0.2, version="rand", verbose=False, budget=400).run_standard_evaluation(x, y)
+    assert points.argmax(1).tolist() == [0, 1]
