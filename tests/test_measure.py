@@ -189,13 +189,13 @@ class Jittery(nn.Module):
 def test_batch_noise_rejects_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = inputs(smooth(), n=60)
     assert not ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).rejected.any()
-    monkeypatch.setattr(Session, "calibrate", lambda session, images, *_: session.evaluator(dtype=images.dtype))
+    monkeypatch.setattr(Session, "calibrate", lambda session, images, *_, **__: session.evaluator(dtype=images.dtype))
     assert ma.measure(Jittery(), x, y, "l2", batch=60, budget=200).rejected.any()
 
 
 def test_a_point_that_rounding_rejects_is_tried_a_little_further_out(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = inputs(smooth(), n=60)
-    monkeypatch.setattr(Session, "calibrate", lambda session, images, *_: session.evaluator(dtype=images.dtype))
+    monkeypatch.setattr(Session, "calibrate", lambda session, images, *_, **__: session.evaluator(dtype=images.dtype))
     found = ma.measure(Jittery(by=1e-6), x, y, "l2", batch=60, budget=200)
     assert found.success.all()
     assert not found.rejected.any()

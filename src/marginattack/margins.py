@@ -153,7 +153,7 @@ class Margins(Views):
         column: Tensor = getattr(self, new)
         return column
 
-    def robust_accuracy(self, eps: float | Sequence[float]) -> Any:
+    def robust_accuracy(self, eps: float | Sequence[float | int]) -> Any:
         """Return the share of samples that are classified correctly and further than ``eps`` from the boundary.
 
         Args:
@@ -174,7 +174,7 @@ class Margins(Views):
         robust = (self.distance > levels[..., None]) & (self.prediction == self.label)
         return robust.to(torch.float64).mean(-1).tolist()
 
-    def certified_accuracy(self, eps: float | Sequence[float]) -> Any:
+    def certified_accuracy(self, eps: float | Sequence[float | int]) -> Any:
         """Return the share of samples that are classified correctly and certified up to ``eps``.
 
         Args:

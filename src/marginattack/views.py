@@ -38,7 +38,7 @@ class Views(ABC):
         """Which margins are known to 1 %."""
 
     @abstractmethod
-    def robust_accuracy(self, eps: float | Sequence[float]) -> Any:
+    def robust_accuracy(self, eps: float | Sequence[float | int]) -> Any:
         """The share of samples that no point within ε misclassifies."""
 
     def to_pandas(self) -> Any:

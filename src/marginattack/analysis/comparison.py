@@ -46,7 +46,7 @@ class Comparison(PairedComparison):
         )
 
 
-def compare(a: Margins, b: Margins, *, eps: float | Sequence[float] = ()) -> Comparison:
+def compare(a: Margins, b: Margins, *, eps: float | Sequence[float | int] = ()) -> Comparison:
     """Compare two results, such as of two models or two attacks, on the samples that they share.
 
     Samples are matched by their pixels; where a result has no inputs, by their position.

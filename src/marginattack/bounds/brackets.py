@@ -110,7 +110,7 @@ class Brackets:
             ),
         )  # fmt: skip
 
-    def certified_accuracy(self, eps: float | Sequence[float]) -> Any:
+    def certified_accuracy(self, eps: float | Sequence[float | int]) -> Any:
         """Return the share of samples that no perturbation of size ``eps`` or less can change the right class of.
 
         Args:

@@ -55,6 +55,7 @@ class Norm(ABC):
     name: str
     shrinks: ClassVar[bool] = False  # whether shrinking a perturbation works better than sliding along a plane
     counts: ClassVar[bool] = False  # whether the size is a number of coordinates
+    tolerates_rounding: ClassVar[bool] = False  # whether searches in 16 bits were shown to keep its margins
 
     @abstractmethod
     def size(self, v: Points) -> Scalars:
@@ -102,6 +103,7 @@ class Norm(ABC):
 @dataclass(frozen=True)
 class _L2(Norm):
     name: str = "l2"
+    tolerates_rounding: ClassVar = True
 
     def size(self, v: Points) -> Scalars:
         # In double precision sums of squares neither overflow nor vanish.
@@ -128,6 +130,7 @@ class _L2(Norm):
 class _Linf(Norm):
     name: str = "linf"
     shrinks: ClassVar = True
+    tolerates_rounding: ClassVar = True
 
     @property
     def scout_norm(self) -> None:

@@ -124,8 +124,8 @@ class Race(Attack):
         self.close(problem, incumbent_or_random(problem, problem.draws))
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
-        """In ℓ2 and ℓ∞, with as many passes as were measured; in ℓ1 rounding changes margins by 1 %."""
-        return norm in (L2, LINF) and (budget or self.passes) >= LOW_PRECISION_PASSES
+        """With as many passes as were measured, in norms whose margins rounding hardly changes."""
+        return norm.tolerates_rounding and (budget or self.passes) >= LOW_PRECISION_PASSES
 
     def without(self, *phases: str) -> "Race":
         """The attack without the search phases of these names ("scout", "descend", "target", "restart", "propose", …).
