@@ -99,7 +99,7 @@ def evaluate(
         norm: As for ``measure``, but only one.
         eps: One distance, or several, such as [2/255, 4/255, 8/255].
         budget: Forwards + backwards per sample, never exceeded.
-        options: Further arguments of ``measure``: attack, bounds, scale, fixed, seed, batch, search, progress,
+        options: Further arguments of ``measure``: attack, bounds, scale, fixed, seed, batch, precision, progress,
             randomized, …
 
     Returns:
