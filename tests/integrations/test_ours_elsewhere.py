@@ -260,3 +260,17 @@ def test_models_of_robustbench_by_name(
     monkeypatch.setitem(sys.modules, "autoattack", SimpleNamespace(__spec__=SimpleNamespace()))
     assert open_model("robustbench:Mine@cifar100/L2", trust_pickle=True).module is images[0]
     assert asked == [("Mine", {"dataset": "cifar100", "threat_model": "L2"})]
+
+
+@pytest.mark.parametrize(
+    ("name", "needs", "extra"), [("foolbox", "foolbox", "peers"), ("lightning", "lightning", "training")]
+)
+def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch, name: str, needs: str, extra: str) -> None:
+    monkeypatch.delitem(sys.modules, f"marginattack.integrations.{name}", raising=False)
+    for module in [each for each in sys.modules if each.partition(".")[0] in (needs, "pytorch_lightning")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, needs, None)
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"{needs}.* is not installed\): pip install 'marginattack\[{extra}\]'"
+    ):
+        import_module(f"marginattack.integrations.{name}")

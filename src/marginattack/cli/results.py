@@ -28,7 +28,6 @@ def report(
     """Report on runs. Writes a self-contained HTML page, unless --text, --json or --figures ask for something else."""
     from marginattack.report import text as plain
     from marginattack.report import write_figures, write_report
-    from marginattack.report.figures import describe_files
     from marginattack.storage.run_folder import RunFolder
 
     check_unit(unit)
@@ -37,6 +36,8 @@ def report(
         for number, store in enumerate(stores, 1):
             folder = figures if len(stores) == 1 else figures / f"{number}-{store.path.resolve().name}"
             files = write_figures(store.path, folder, eps=levels, unit=unit, width=width, serif=serif)
+            from marginattack.report.figures import describe_files  # needs the extra, which write_figures checks
+
             written.append(describe_files(folder, files))
     if out is not None or not (as_json or text or figures):
         write_report(runs, page := out or Path("report.html"), eps=levels, unit=unit)

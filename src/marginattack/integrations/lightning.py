@@ -7,12 +7,19 @@ from typing import Any
 from torch import Tensor
 
 from marginattack.core.norms import NormLike
+from marginattack.errors import MissingDependencyError
 from marginattack.integrations.training import measure_epoch
 
-if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # a trainer takes its own callbacks
-    from pytorch_lightning import Callback
-else:
-    from lightning.pytorch import Callback
+try:
+    if (
+        "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+    ):  # a trainer takes its own callbacks
+        from pytorch_lightning import Callback
+    else:
+        from lightning.pytorch import Callback
+except ModuleNotFoundError as error:
+    hint = "pip install 'marginattack[training]'"
+    raise MissingDependencyError(f"this module needs Lightning ({error.name} is not installed): {hint}") from None
 
 
 class MarginCallback(Callback):  # type: ignore[misc]
