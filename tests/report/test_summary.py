@@ -189,6 +189,14 @@ def test_without_the_extra_text_is_printed_and_a_page_or_figures_say_what_to_ins
         assert refused.stderr == "marginattack: reports need altair: pip install 'marginattack[report]'\n"
 
 
+def test_compare_prints_no_interval_of_few_samples_as_nan() -> None:
+    run = str(Path(__file__).parents[1] / "data/run-format-3")
+    text = CliRunner().invoke(app, ["compare", run, run, "--eps", "8/255"], env={"COLUMNS": "200"}).stdout
+    assert "8/255: 100.0% → 100.0%" in text
+    assert "[–, –]" in text
+    assert "nan" not in text
+
+
 def test_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("marginattack.report.REQUIRED", ("altair", "no_such_library"))
     with pytest.raises(InputError, match=r"reports need no_such_library: pip install 'marginattack\[report\]'$"):
