@@ -34,7 +34,7 @@ class MarginCallback(Callback):  # type: ignore[misc]
         every: Measure after every so many epochs.
         seconds: The time limit per epoch.
         norm: As for ``ma.measure``.
-        eps: Distances at which robust accuracy is logged.
+        eps: A distance, or several, at which robust accuracy is logged.
         budget: Forwards + backwards per sample.
 
     Example:
@@ -45,7 +45,7 @@ class MarginCallback(Callback):  # type: ignore[misc]
 
     def __init__(
         self, images: Tensor, labels: Tensor, *, every: int = 1, seconds: float = 30.0, norm: NormLike = "l2",
-        eps: Sequence[float] = (), budget: int = 100,
+        eps: float | Sequence[float] = (), budget: int = 100,
     ) -> None:  # fmt: skip
         self.images, self.labels = images, labels
         self.options: dict[str, Any] = {
