@@ -57,6 +57,7 @@ def test_an_old_name_works_with_a_warning(module: str, old: str, new: str) -> No
 
 def test_packages_are_reachable_from_the_root() -> None:
     code = "import marginattack as ma; ma.attacks.PGD, ma.bounds.clever, ma.integrations.external_attack"
+    code += "; ma.integrations.training.measure_epoch, ma.integrations.autoattack.AutoAttack"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
