@@ -267,10 +267,15 @@ def page(found: list[Row]) -> str:
     return "\n".join([*parts, *conditions(found)]).rstrip() + "\n"
 
 
+def whole_page() -> str:
+    """The page of the suite, and the sections of the other comparisons."""
+    return page(records(RECORDS)) + further_results.sections(RECORDS)
+
+
 def main() -> None:
     """Write the page and its figures."""
     found = records(RECORDS)
-    PAGE.write_text(page(found) + further_results.sections(RECORDS))
+    PAGE.write_text(whole_page())
     for norm in {each["norm"] for each in found}:
         (IMAGES / f"suite-{norm}.svg").write_text(figure(found, norm))
 

@@ -103,7 +103,7 @@ def pages() -> dict[str, Callable[[], str]]:
     made, results = importlib.import_module("pages"), importlib.import_module("results_page")
     suite = importlib.import_module("suite_page")
     found = {"docs/parity.md": made.parity, "docs/results.md": results.page}
-    found["docs/benchmark-results.md"] = lambda: str(suite.page(suite.records(RECORDS)))
+    found["docs/benchmark-results.md"] = suite.whole_page
     for page in made.TABLES:
         found[page] = lambda page=page: str(made.fill_in(page, (ROOT / page).read_text()))
     return found
@@ -139,7 +139,7 @@ def fill_figures(page: str, text: str, records: Records, faults: list[str]) -> s
     def fill(found: re.Match[str]) -> str:
         expression, form = found[3], found[4] or ""
         try:
-            value = format(evaluate(expression, records), form)
+            value = format(evaluate(expression, records), form.replace(".", "z.", 1))  # never -0.00
         except (KeyError, LookupError, TypeError, ValueError, NameError, SyntaxError) as error:
             faults.append(f"{page}: {expression} cannot be computed ({type(error).__name__}: {error})")
             return found[0]

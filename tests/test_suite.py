@@ -18,10 +18,10 @@ import suite_cells
 import suite_results
 from suite_cells import Cell, prepare
 
+from marginattack.analysis import benchmarking as bench
 from marginattack.analysis.benchmarking import Trial, grid
 from marginattack.attacks.external import EXTERNAL_ATTACKS
 from marginattack.attacks.external.base import ProblemInfo
-from marginattack.execution.session import open_session
 
 
 def result(
@@ -169,20 +169,30 @@ def test_apgd_bisects_up_to_the_margins_of_the_data() -> None:
     assert apgd.settings(info)["max_eps"] == 0.25
 
 
-def test_an_interrupted_cell_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where most of the time went by before the attack."""
-    workload = prepare("mnist-gelu", (), (), 3)
+def test_a_cell_is_marked_if_the_time_was_over_also_where_most_of_it_went_by_before_the_attack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, cell = prepare("mnist-gelu", (), (), 3), Cell("race", 100, 0, 3)
 
-    def open_slowly(classifier: Any) -> Any:
-        time.sleep(0.3)
-        return open_session(classifier)
+    def start_slowly(*_: object, **__: object) -> Trial:
+        time.sleep(0.1)
+        return replace(result("race", [1.0, 2.0, 3.0]).trial, seconds=0.01)
 
-    monkeypatch.setattr(suite_cells, "open_session", open_slowly)
-    for limit, budget in ((0.35, 2000), (100.0, 12)):
-        cell = Cell("race", budget, 0, 3)
+    monkeypatch.setattr(bench, "run_trial", start_slowly)
+    for limit, cut in ((0.05, True), (100.0, False)):
         suite_cells.run_cell(tmp_path, workload, "l2", cell, limit)
         about, _ = suite_cells.load(suite_cells.folder(tmp_path, workload, "l2") / cell.file)
-        assert about["cut"] == (budget == 2000)
+        assert about["cut"] == cut
+
+
+def test_a_cell_that_the_end_of_the_run_interrupts_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = options(tmp_path, "--models", "mnist-gelu", "--norms", "l2", "--samples", "3")
+    trial, task = result("race", [1.0, 2.0, 3.0]).trial, suite.Task(0, "mnist-gelu", "l2", Cell("race", 100, 0, 3))
+    monkeypatch.setattr(bench, "run_trial", lambda *_, **__: trial)
+    assert suite.run_task(task, chosen, time.monotonic()).endswith("not done within the time limit")
+    assert not list(tmp_path.rglob("*.npz"))
+    assert "median" in suite.run_task(task, chosen, time.monotonic() + 100)
+    assert len(list(tmp_path.rglob("*.npz"))) == 1
 
 
 def test_a_run_resumes_and_failures_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,8 +200,6 @@ def test_a_run_resumes_and_failures_are_recorded(tmp_path: Path, monkeypatch: py
     task, far = suite.Task(0, "mnist-gelu", "l2", Cell("race", 12, 0, 3)), float("inf")
     assert "race seed 0: median" in suite.run_task(task, chosen, far)
     assert suite.run_task(task, chosen, far) == ""
-    late = task._replace(cell=Cell("race", 14, 0, 3))
-    assert suite.run_task(late, chosen, time.monotonic()).endswith("not done within the time limit")
     broken = task._replace(cell=Cell("preset:nothing", 12, 0, 3))
     assert "failed: InputError" in suite.run_task(broken, chosen, far)
     assert suite.run_task(broken, chosen, far) == ""

@@ -52,12 +52,6 @@ MADE_UP = [
 ]
 
 
-def test_the_page_is_up_to_date() -> None:
-    found = overall.records(RECORDS)
-    whole = suite_page.page(found) + further_results.sections(RECORDS)
-    assert suite_page.PAGE.read_text() == whole, "run python benchmarks/suite_page.py"
-
-
 def test_sections_of_further_records(tmp_path: Path) -> None:
     assert further_results.sections(tmp_path) == ""
     row = {"n": 8, "success": 1.0, "median": 1.5, "queries": 1990.0, "most": 2000, "seconds": 3.0}
