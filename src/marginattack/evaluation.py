@@ -18,7 +18,7 @@ from marginattack.measuring import as_attack, measure
 from marginattack.sources.foreign import ModelWithBounds
 
 BUDGET = 2000  # passes per sample: more than the default of ``measure``, since they are spent on robust samples only
-ROUNDING = 1 + 3e-5  # points on the surface of a ball are off by the rounding of their pixels in float32
+ROUNDING = (3e-5, 1e-6)  # of float32, in points on the surface of a ball: at most these shares of ε and of max(ε, 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,8 +134,13 @@ def summarize(margins: Margins, eps: Sequence[float]) -> Evaluation:
     """The accuracies behind these margins."""
     correct = margins.prediction == margins.label
     distance, n = margins.distance[correct].numpy(), len(margins)
-    clean, *robust = robust_accuracy(distance, n, np.array([-1.0, *(each * ROUNDING for each in eps)]))
+    clean, *robust = robust_accuracy(distance, n, np.array([-1.0, *map(rounded_up, eps)]))
     return Evaluation(norm=margins.norm, eps=tuple(eps), clean=clean, robust=tuple(robust), margins=margins)
+
+
+def rounded_up(eps: float) -> float:
+    """The largest distance that counts as within ε: pixels are rounded to float32."""
+    return eps + min(ROUNDING[0] * eps, ROUNDING[1] * max(eps, 1.0))
 
 
 def check_distances(eps: Any) -> tuple[float, ...]:

@@ -152,3 +152,18 @@ def test_activations_of_the_input_and_of_pools_are_split() -> None:
     bracket = ma.bound(model, x, [0], "l2", upper=margins, method="exact", bounds=(-1, 1), time_limit=20.0)
     assert 0 < float(bracket.lower) <= float(bracket.upper)
     assert bracket.seconds < 20  # no domain is split at the same neuron again and again
+
+
+def test_a_point_that_closes_a_bracket_is_adversarial_beyond_rounding() -> None:
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+        image = torch.rand(4, 2)[3:]
+        label = model(image).argmax(1)
+        brackets = ma.bound(model, image, label, "l1", method="exact", time_limit=30.0)
+        assert brackets.closed.all()
+        point = brackets.adversarial
+        for logits in (model(point), model(point.expand(7, -1)), model.double()(point.double())):
+            assert (logits.argmax(1) != label).all()

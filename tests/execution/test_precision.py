@@ -14,7 +14,7 @@ from marginattack.attacks import Attack
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import L2
 from marginattack.execution import precision
-from marginattack.execution.copies import to_half
+from marginattack.execution.copies import DTYPES, to_half
 from marginattack.execution.passes import logits_in_batches
 from marginattack.execution.precision import by_clarity
 from marginattack.sources.data import samples
@@ -233,3 +233,31 @@ def test_a_model_that_cannot_run_in_low_precision_raises_one_line(reason: str) -
     x, y = inputs(Fixed(), n=4)
     with pytest.raises(ma.InputError, match=rf"model fails in bf16 \(.*{reason}"):
         ma.measure(Fixed(), x, y, precision="bf16")
+
+
+class _TwoHeads(nn.Module):
+    """Logits of which most pass the last layer by; it changes its input in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.main, self.last = nn.Linear(12, 32), nn.Linear(32, 4), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.first(x.sub_(0.5)))
+        logits: Tensor = self.main(h) + 0.1 * self.last(h)
+        return logits
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_gradients_of_logits_that_pass_the_last_layer_by(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = _TwoHeads(), torch.rand(8, 12)
+    with torch.no_grad():
+        y = model(x.clone()).argmax(1)
+    exact, low = (ma.measure(model, x, y, "l2", precision=each, diagnose=False) for each in ("float32", name))
+    assert (low.distance / exact.distance - 1).abs().max() < 0.01
+    slopes = []
+    for each in (model, to_half(model, x[:1], DTYPES[name])):
+        leaf = x.clone().requires_grad_()
+        slopes.append(torch.autograd.grad(each(leaf.clone())[:, 0].sum(), leaf)[0])
+    assert (slopes[0] - slopes[1]).abs().max() < 0.02 * slopes[0].abs().max()

@@ -128,6 +128,11 @@ def test_an_interrupted_evaluation_resumes(
     assert state.robust_flags.float().mean().item() == pytest.approx(whole.robust_accuracy)
     with pytest.raises(ma.InputError, match="is of an evaluation with"):
         AutoAttack(model, version="custom", attacks_to_run=["square"]).run_standard_evaluation(x, y, state_path=path)
+    path.write_text(json.dumps({**stored, "_run_attacks": ["race:12"]}))  # interrupted after the last batch
+    AutoAttack(model, **options).run_standard_evaluation(x, y, bs=4, state_path=path)
+    assert json.loads(path.read_text())["_run_attacks"] == ["race"]
+    with pytest.raises(ma.InputError, match="is of 12 images, not 8"):
+        AutoAttack(model, **options).run_standard_evaluation(x[:8], y[:8], state_path=path)
     path.write_text("[]")
     with pytest.raises(ma.InputError, match="holds no state"):
         resumed.run_standard_evaluation(x, y, state_path=path)
@@ -149,6 +154,23 @@ def test_the_custom_version_runs_each_attack_with_its_settings(images: tuple[nn.
     assert (model(again["square"]).argmax(1) == y).sum() > robust["square"] - 1
 
 
+def test_a_point_just_outside_the_radius_does_not_count() -> None:
+    x = torch.tensor([[0.9, 0.9 - 2 * 0.300003], [0.9, 0.9 - 2 * 0.2999995]], requires_grad=True)
+    y = torch.zeros(2, dtype=torch.int64)
+    adversary = AutoAttack(nn.Identity(), eps=0.3, verbose=False, budget=60)
+    points = adversary.run_standard_evaluation(x, y)
+    assert (points - x).abs().max() <= 0.3 + 1e-6
+    assert (points.argmax(1).tolist(), adversary.robust_accuracy) == ([0, 1], 0.5)
+    result = ma.evaluate(nn.Identity(), x.detach(), y, "linf", eps=0.3, budget=60, diagnose=False)
+    assert result.robust[0].accuracy == 0.5
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_images_without_a_label_each_raise(number: int) -> None:
+    with pytest.raises(ma.InputError, match="give one per image"):
+        AutoAttack(nn.Identity()).run_standard_evaluation(torch.rand(number, 4), torch.zeros(0, dtype=torch.int64))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -166,7 +188,7 @@ def test_nothing_to_run_and_missing_labels_raise() -> None:
     x, y = torch.tensor([[0.9, 0.2], [0.5, 0.4]]), torch.tensor([0, 0])
     with pytest.raises(ma.InputError, match="attacks_to_run is empty"):
         AutoAttack(nn.Identity(), version="custom").run_standard_evaluation(x, y)
-    with pytest.raises(ma.InputError, match="2 images, but 1 labels"):
+    with pytest.raises(ma.InputError, match=r"2 images have labels of shape \(1,\)"):
         AutoAttack(nn.Identity()).run_standard_evaluation(x, y[:1])
 
 

@@ -25,6 +25,7 @@ from marginattack.bounds.leaves import nearest_point
 from marginattack.bounds.propagation import CROWN, Limits, OutOfTime, Propagation
 from marginattack.bounds.regions import Region, make_region
 from marginattack.bounds.relaxations import MaxPool, ReLU
+from marginattack.core import losses
 from marginattack.core.box import Box
 from marginattack.core.norms import Norm
 from marginattack.core.validation import Batch
@@ -137,22 +138,29 @@ class Closing:
         start, near = x.expand(len(points), -1), points.flatten(1).to(x)
         for _ in range(PROJECTIONS):
             leaf = near.view(-1, *batch.images.shape[1:]).to(classifier.device).requires_grad_()
-            logits = classifier.logits(leaf)
-            others = logits.index_fill(1, torch.tensor([label], device=logits.device), -torch.inf)
-            lead = logits[:, label] - others.amax(1)
+            lead, undecided = self._lead(classifier.logits(leaf), label)
             g = torch.autograd.grad(lead.sum(), leaf)[0].cpu().flatten(1)
-            lead = lead.detach().cpu().to(x.dtype)[:, None]
+            lead, undecided = (each.detach().cpu().to(x.dtype)[:, None] for each in (lead, undecided))
             at_start = lead + (g * (start - near)).sum(1, keepdim=True)
-            near = self.norm.onto_plane(start, g, at_start * (1 + NEARER), box)
+            near = self.norm.onto_plane(start, g, at_start + torch.maximum(NEARER * at_start, 2 * undecided), box)
         size = self.norm.size(near.double() - start.double())[:, 0]
-        wrong = self.session.predict(near.view(-1, *batch.images.shape[1:])) != label
-        size = torch.where(wrong, size, torch.inf)
+        size = torch.where(self._is_clear(near.view(-1, *batch.images.shape[1:]), label), size, torch.inf)
         best = int(size.argmin())
         found = near[best].view(batch.images.shape)
         if float(size[best]) >= float(self.upper[row]) * (1 - NEARER) or not bool(self.session.verify(batch, found)[0]):
             return False
         self.upper[row], self.adversarial[row] = size[best], found[0]
         return True
+
+    def _is_clear(self, points: Tensor, label: int) -> Tensor:
+        """Which points have another label beyond the decision tolerance, which holds in any batch."""
+        lead, undecided = self._lead(self.session.logits(points), label)
+        return lead + undecided < 0
+
+    def _lead(self, logits: Tensor, label: int) -> tuple[Tensor, Tensor]:
+        """The label's lead over all other classes, and the decision tolerance."""
+        own, other = losses.compare(logits, torch.full((len(logits),), label, device=logits.device))
+        return own - other, self.session.evaluator().tolerance.of(losses.scale(logits, own, other))
 
     def _settle(self, row: int, search: Branching, goals: Tensor) -> bool:
         """Whether a domain in which the network is linear holds a nearer adversarial point."""
@@ -207,17 +215,19 @@ class Closing:
     def _confirm(self, row: int, other: int, point: Tensor, slack: float) -> None:
         """Move a solver's point, which lies at the boundary, across it until the plain model confirms it."""
         batch, classifier = self.samples.select(torch.tensor([row])), self.session.classifier
-        x = batch.images
+        x, label = batch.images, int(batch.labels[0])
         box = Box(*(each.reshape(1, -1) for each in classifier.bounds_for(x)))
         start = point.view(1, -1).to(x.dtype)
         for beyond in BEYOND:
             leaf = start.view(x.shape).to(classifier.device).requires_grad_()
-            logits = classifier.logits(leaf)[0]
-            lead = logits[batch.labels[0]] - logits[other]
+            logits = classifier.logits(leaf)
+            lead = logits[0, label] - logits[0, other]
             gradient = torch.autograd.grad(lead, leaf)[0].cpu().flatten(1)
-            distance = (lead.detach().cpu().to(x.dtype) + beyond * slack).view(1, 1)
+            undecided = float(self._lead(logits.detach(), label)[1])
+            distance = (lead.detach().cpu().to(x.dtype) + beyond * max(slack, undecided)).view(1, 1)
             start = self.norm.onto_plane(start, gradient, distance, box)
             size = self.norm.size(start.double() - x.double().flatten(1))[0, 0]
-            if size < self.upper[row] and bool(self.session.verify(batch, start.view(x.shape))[0]):
-                self.upper[row], self.adversarial[row] = size, start.view(x.shape)[0]
+            found = start.view(x.shape)
+            if size < self.upper[row] and bool(self._is_clear(found, label) & self.session.verify(batch, found)[0]):
+                self.upper[row], self.adversarial[row] = size, found[0]
                 return

@@ -59,10 +59,10 @@ def to_half(model: nn.Module, images: Tensor, dtype: torch.dtype) -> nn.Module:
     full = images.dtype
 
     def enter(value: Any) -> Any:
-        return _lay_out(_cast(value, dtype, 1 / GRADIENT_SCALE)) if _is_float(value) else value
+        return _lay_out(value.to(dtype)) if _is_float(value) else value
 
     def leave(value: Any) -> Any:
-        return _cast(value, full, GRADIENT_SCALE) if _is_float(value) else value
+        return value.to(full) if _is_float(value) else value
 
     if exact:
         if dtype == torch.bfloat16:
@@ -70,29 +70,30 @@ def to_half(model: nn.Module, images: Tensor, dtype: torch.dtype) -> nn.Module:
         else:
             layers[0].register_forward_pre_hook(lambda module, inputs: tuple(map(enter, inputs)))
         layers[-1].register_forward_pre_hook(lambda module, inputs: tuple(map(leave, inputs)))
-    else:
-        copy.register_forward_pre_hook(lambda module, inputs: tuple(map(enter, inputs)))
-        copy.register_forward_hook(lambda module, inputs, output: leave(output))
+    cast = leave if exact else enter
+    copy.register_forward_pre_hook(
+        lambda module, inputs: tuple(cast(_scale(each, 1 / GRADIENT_SCALE)) for each in inputs)
+    )
+    copy.register_forward_hook(lambda module, inputs, output: _scale(leave(output), GRADIENT_SCALE))
     return copy
 
 
-class _Cast(torch.autograd.Function):
-    """A cast whose backward also multiplies by a factor."""
+class _Scale(torch.autograd.Function):
+    """The same value, whose gradient is multiplied by a factor."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, dtype: torch.dtype, factor: float) -> Tensor:
-        ctx.dtype, ctx.factor = value.dtype, factor
-        return value.to(dtype)
+    def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return value.clone()  # models may change their input in place
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        wide = torch.promote_types(gradient.dtype, ctx.dtype)
-        return (gradient.to(wide) * ctx.factor).to(ctx.dtype), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.factor, None
 
 
-def _cast(value: Tensor, dtype: torch.dtype, factor: float) -> Tensor:
-    cast: Tensor = _Cast.apply(value, dtype, factor)  # type: ignore[no-untyped-call]
-    return cast
+def _scale(value: Any, factor: float) -> Any:
+    """Where all paths meet, at the input and at the logits: a path may pass the last layer by."""
+    return _Scale.apply(value, factor) if _is_float(value) else value  # type: ignore[no-untyped-call]
 
 
 def _called(model: nn.Module, images: Tensor) -> list[nn.Module]:

@@ -23,7 +23,7 @@ from marginattack.core.losses import CROSS_ENTROPY, DLR, TARGETED_DLR, Loss
 from marginattack.core.norms import as_norm
 from marginattack.core.randomized import Randomized
 from marginattack.errors import InputError, choose, one_line
-from marginattack.evaluation import BUDGET, ROUNDING, check_distances
+from marginattack.evaluation import BUDGET, check_distances, rounded_up
 from marginattack.execution.session import Session, open_session
 from marginattack.measuring import as_attack, measure
 from marginattack.storage.files import write_atomically
@@ -57,8 +57,8 @@ class State:
     clean: float = float("nan")
 
     @classmethod
-    def load(cls, attacks: list[str], path: Path | None) -> "State":
-        """The state in the file, or a new one."""
+    def load(cls, attacks: list[str], path: Path | None, n: int) -> "State":
+        """The state of n samples in the file, or a new one."""
         if path is None or not path.exists():
             return cls(attacks=attacks, path=path)
         try:
@@ -71,6 +71,8 @@ class State:
             raise InputError(f"{path} holds no state of an evaluation ({one_line(error)}): remove it") from None
         if names != sorted(attacks):
             raise InputError(f"{path} is of an evaluation with {names}, not {attacks}: give another state_path")
+        if robust is not None and len(robust) != n:
+            raise InputError(f"{path} is of {len(robust)} images, not {n}: give those, or another state_path")
         return cls(attacks=attacks, path=path, run=run, robust=robust, clean=clean)
 
     def save(self) -> None:
@@ -174,10 +176,11 @@ class AutoAttack:
         """
         if not self.attacks_to_run:
             raise InputError("attacks_to_run is empty: version='custom' needs names, such as ['apgd-ce', 'square']")
-        if len(x_orig) != len(y_orig):
-            raise InputError(f"{len(x_orig)} images, but {len(y_orig)} labels: give one label per image")
-        state = State.load(self.attacks_to_run, None if state_path is None else Path(state_path))
-        x_adv, y_adv = x_orig.detach().clone(), y_orig.clone()
+        if len(x_orig) == 0 or y_orig.shape != x_orig.shape[:1]:
+            raise InputError(f"{len(x_orig)} images have labels of shape {tuple(y_orig.shape)}: give one per image")
+        state = State.load(self.attacks_to_run, None if state_path is None else Path(state_path), len(x_orig))
+        x_orig = x_orig.detach()
+        x_adv, y_adv = x_orig.clone(), y_orig.clone()
         with open_session(self._classifier(x_orig, batch_size or bs)) as session:
             predicted = session.predict(x_orig.cpu()).to(y_orig)
             y_adv.copy_(predicted)
@@ -229,17 +232,18 @@ class AutoAttack:
         assert state.robust is not None
         done = state.run.get(name, 0)
         todo = state.robust.nonzero()[:, 0] if done is not None else torch.zeros(0, dtype=torch.int64)
-        batches = todo[todo >= (done or 0)].split(bs)
+        todo = todo[todo >= (done or 0)]
+        batches = todo.split(bs) if len(todo) else ()
         attack = self._attack(name, session)
         own = isinstance(attack, Race)
-        for number, rows in enumerate(batches if len(todo) else (), 1):
+        for number, rows in enumerate(batches, 1):
             here = rows.to(x_orig.device)
             margins = measure(
                 session, x_orig[here], y_orig[here], self.norm, attack=attack, budget=self.budget if own else None,
                 enough=self.epsilon if own and session.randomized is None else None, seed=self.seed, ids=rows, batch=bs,
                 diagnose=number == 1,
             )  # fmt: skip
-            found = margins.success & (margins.distance <= self.epsilon * ROUNDING)
+            found = margins.success & (margins.distance <= rounded_up(self.epsilon))
             state.robust[rows[found]] = False
             where = found.to(x_orig.device)
             x_adv[here[where]] = margins.adversarial[found].to(x_adv)

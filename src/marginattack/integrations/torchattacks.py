@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from marginattack.core.norms import NormLike, as_norm
 from marginattack.errors import InputError
-from marginattack.evaluation import ROUNDING
+from marginattack.evaluation import rounded_up
 from marginattack.measuring import as_attack, measure
 from marginattack.sources.preprocess import Preprocess, Statistics
 
@@ -70,6 +70,6 @@ class Attack:
         )  # fmt: skip
         points = found.adversarial.to(images)
         if self.eps is not None:
-            beyond = (found.distance > self.eps * ROUNDING).to(images.device)
+            beyond = (found.distance > rounded_up(self.eps)).to(images.device)
             points[beyond] = images[beyond]
         return points if self.statistics is None else (points - mean) / std
