@@ -1,4 +1,4 @@
-"""Margins during training: a fixed subset is measured every few epochs.
+"""Margins during training: a fixed subset is measured every few epochs, within a time limit.
 
 $ python examples/training.py
 """
@@ -7,14 +7,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import marginattack as ma
+from marginattack.integrations.training import measure_epoch
 from marginattack.sources.data import samples
 
 EVERY = 2  # epochs between two measurements
 
 
-def main(epochs: int = 6) -> list[ma.Margins]:
-    """Train a small network on bundled digits; print accuracy, loss and margins."""
+def main(epochs: int = 6) -> list[dict[str, float]]:
+    """Train a small network on bundled digits; print accuracy and margins."""
     torch.manual_seed(0)
     images, labels = samples("mnist", 1000)
     loader = DataLoader(TensorDataset(images[100:], labels[100:]), batch_size=50, shuffle=True)
@@ -28,11 +28,13 @@ def main(epochs: int = 6) -> list[ma.Margins]:
             loss = nn.functional.cross_entropy(model(batch), targets)
             loss.backward()
             optimizer.step()
-        if (epoch + 1) % EVERY == 0:  # measure() sets eval mode and restores the model, gradients included
-            margins = ma.measure(model, watched, classes, norm="l2", budget=50, diagnose=False)
-            summary = margins.summary()
-            print(f"epoch {epoch + 1}: accuracy {summary['accuracy']:.0%}, median margin {summary['median']:.3f}")
-            history.append(margins)
+        values = measure_epoch(model, watched, classes, epoch, every=EVERY, seconds=30.0, norm="l2", budget=50)
+        if values:  # log=… also logs them to TensorBoard, MLflow or W&B
+            print(
+                f"epoch {epoch + 1}: accuracy {values['margin/accuracy']:.0%}, median {values['margin/median']:.3f}, "
+                f"10 % below {values['margin/p10']:.3f}"
+            )
+            history.append(values)
     return history
 
 

@@ -103,6 +103,12 @@ def test_a_long_help_shows_groups_with_the_five_most_used_options_first() -> Non
     assert options["Other"] == ["--help"]  # every other option has a group
 
 
+def test_help_of_other_commands_shows_what_they_need_among_the_most_used_options() -> None:
+    for command, word in (("evaluate", "--eps EPS"), ("bound", "RUN <str>")):
+        text = RUNNER.invoke(app, [command, "-h"]).stdout
+        assert word in text[text.index("Most used:") : text.index("Model:\n")], command
+
+
 def test_the_program_has_a_version_a_short_help_and_shell_completion() -> None:
     for arguments, printed in ((["--version"], f"marginattack {__version__}\n"), (["-h"], "Usage: "), ([], "Usage: ")):
         result = RUNNER.invoke(app, arguments, prog_name="marginattack")

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def test_an_old_name_works_with_a_warning(module: str, old: str, new: str) -> No
 
 def test_packages_are_reachable_from_the_root() -> None:
     code = "import marginattack as ma; ma.attacks.PGD, ma.bounds.clever, ma.integrations.external_attack"
+    code += "; ma.integrations.training.measure_epoch, ma.integrations.autoattack.AutoAttack"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -68,6 +70,27 @@ def test_the_examples_of_python_md_run(tmp_path: Path, monkeypatch: pytest.Monke
         exec(block, scope)
     assert scope["m"].settings["enough"] == 0.1
     assert len(scope["fragile"]) > 0
+
+
+def test_the_first_example_of_the_readme_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    found = re.search(r"^```python\n(.+?)^```\n\n```text\n(.+?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
+    assert found
+    exec(found[1], {})
+    number = r"\d+(?:\.\d+)?"
+    shown, printed = found[2], capsys.readouterr().out
+    assert re.sub(number, "#", printed) == re.sub(number, "#", shown)
+    values, expected = ([float(each) for each in re.findall(number, text)] for text in (printed, shown))
+    assert values == pytest.approx(expected, rel=1e-2)  # other processors round differently
+
+
+def test_the_picture_of_the_architecture_shows_the_layers_of_the_contract() -> None:
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    rows = re.findall(r'class="layer".*?>(.+?)<', (ROOT / "docs/img/architecture.svg").read_text())
+    places = {name: place for place, row in enumerate(contract) for name in row.split(" | ")}
+    shown = [name for row in rows for name in row.split(" | ")]
+    assert [places[name] for name in shown] == sorted(places[name] for name in shown)
+    hidden = {"__main__", "problem", "diagnose", "peers", "_version", "_deprecation"}
+    assert {*shown} == {*places} - hidden
 
 
 def test_every_line_quoted_in_method_md_is_in_the_code() -> None:

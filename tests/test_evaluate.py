@@ -81,7 +81,8 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path, case: tuple[nn.Modu
         f"    model.load_state_dict(torch.load({str(tmp_path / 'weights.pt')!r}))\n    return model\n"
     )
     command = ["evaluate", "--model", f"{tmp_path}/net.py:net", "--data", f"{tmp_path}/data.npz", "--layout", "as-is",
-               "--norm", "linf", "--budget", "60", "--eps", "1/250", "--eps", "0.02", "-q"]  # fmt: skip
+               "--norm", "linf", "--budget", "60", "--eps", "1/250", "--eps", "0.02", "--precision", "float32",
+               "-q"]  # fmt: skip
     shown = RUNNER.invoke(app, command)
     assert (shown.exit_code, shown.stderr) == (0, "")
     rows = json.loads(RUNNER.invoke(app, [*command, "--json"]).stdout)

@@ -182,5 +182,7 @@ def test_unavailable_attacks_say_why() -> None:
             assert "cannot be imported" in reason
             with pytest.raises(InputError, match="pip install"):
                 external_attack(name)
+    with pytest.raises(InputError, match=r"named 'advlib:dnd': did you mean advlib:ddn\?"):
+        external_attack("advlib:dnd")
     with pytest.raises(InputError, match="no external attack named 'advlib:magic'"):
         external_attack("advlib:magic")

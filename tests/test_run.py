@@ -294,3 +294,16 @@ def test_run_folder_of_an_older_format_can_be_read_but_not_resumed(tmp_path: Pat
         f"marginattack: {tmp_path / 'run'} has run format {number}, this version writes 4: reports can read"
     )
     assert error.count("\n") == 1
+
+
+def test_run_of_the_former_default_precision_resumes_with_default_arguments(tmp_path: Path) -> None:
+    again = command(tmp_path, tmp_path / "run", n=16)[3:]
+    cli(*again, "--precision", "float32")
+    cli(*again)  # finished
+    for file in (tmp_path / "run").glob("*/*/part-00001.parquet"):
+        file.unlink()
+    error = cli(*again, "--precision", "bf16", code=2)
+    assert 'other settings (precision was "float32", is "bf16")' in error
+    cli(*again)
+    assert len(ma.Margins.load(tmp_path / "run", norm="l2")) == 16
+    assert RunFolder(tmp_path / "run").manifest["identity"]["search"] == "float32"

@@ -99,7 +99,7 @@ def evaluate(
         norm: As for ``measure``, but only one.
         eps: One distance, or several, such as [2/255, 4/255, 8/255].
         budget: Forwards + backwards per sample, never exceeded.
-        options: Further arguments of ``measure``: attack, bounds, scale, fixed, seed, batch, search, progress,
+        options: Further arguments of ``measure``: attack, bounds, scale, fixed, seed, batch, precision, progress,
             randomized, …
 
     Returns:
@@ -117,7 +117,7 @@ def evaluate(
         >>> [each.accuracy for each in (result.clean, *result.robust)]
         [1.0, 1.0, 0.0]
     """
-    levels = _check_distances(eps)
+    levels = check_distances(eps)
     attack = as_attack(options.pop("attack", None))
     radius = getattr(attack, "eps", None)
     if radius is not None and levels != (radius,):
@@ -143,7 +143,7 @@ def rounded_up(eps: float) -> float:
     return eps + min(ROUNDING[0] * eps, ROUNDING[1] * max(eps, 1.0))
 
 
-def _check_distances(eps: Any) -> tuple[float, ...]:
+def check_distances(eps: Any) -> tuple[float, ...]:
     """The distances as numbers, sorted, each once."""
     try:
         values = torch.as_tensor(eps, dtype=torch.float64).reshape(-1)

@@ -141,6 +141,8 @@ def test_the_callable_of_attackbench_needs_no_attackbench(images: tuple[nn.Modul
     model, x, y = images
     found = attackbench.attack("race", budget=80)(model, x, y, "l2", targets=(y + 1) % 4, targeted=True)
     assert torch.equal(model(found).argmax(1), (y + 1) % 4)
+    with pytest.raises(ma.InputError, match="budget is 10, of which 18 passes go to checks"):
+        attackbench.attack("race", budget=10)
 
 
 # torchattacks
@@ -260,3 +262,17 @@ def test_models_of_robustbench_by_name(
     monkeypatch.setitem(sys.modules, "autoattack", SimpleNamespace(__spec__=SimpleNamespace()))
     assert open_model("robustbench:Mine@cifar100/L2", trust_pickle=True).module is images[0]
     assert asked == [("Mine", {"dataset": "cifar100", "threat_model": "L2"})]
+
+
+@pytest.mark.parametrize(
+    ("name", "needs", "extra"), [("foolbox", "foolbox", "peers"), ("lightning", "lightning", "training")]
+)
+def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch, name: str, needs: str, extra: str) -> None:
+    monkeypatch.delitem(sys.modules, f"marginattack.integrations.{name}", raising=False)
+    for module in [each for each in sys.modules if each.partition(".")[0] in (needs, "pytorch_lightning")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, needs, None)
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"{needs}.* is not installed\): pip install 'marginattack\[{extra}\]'"
+    ):
+        import_module(f"marginattack.integrations.{name}")

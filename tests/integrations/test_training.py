@@ -28,6 +28,7 @@ def test_a_fixed_subset_is_measured_every_few_epochs(case: tuple[nn.Module, Tens
     assert [bool(each) for each in values] == [False, False, True, False, False, True]
     assert values[2] == values[5]
     assert model.training
+    assert measure_epoch(model, x, y, 2, norm="linf", eps=0.05, budget=20).items() <= values[2].items()
     margins = ma.measure(model, x, y, "linf", budget=20, diagnose=False)
     assert values[2]["margin/median"] == pytest.approx(margins.summary()["median"])
     assert values[2]["margin/robust_accuracy_0.05"] == margins.robust_accuracy(0.05)

@@ -40,7 +40,7 @@ def edit(run: Path, **entries: Any) -> Path:
 def test_gates_that_hold_end_with_code_0(run: Path) -> None:
     result = RUNNER.invoke(app, ["check", str(run), *PASSED])
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "All 3 gates passed." in result.stdout
+    assert "3 of 3 gates passed." in result.stdout
     assert RUNNER.invoke(app, ["check", str(run), *PASSED, "--quiet"]).stdout == ""
 
 

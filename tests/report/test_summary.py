@@ -1,12 +1,15 @@
 """Numbers of a report, compared with the rows that they come from."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from runs import made_up_run
+from typer.testing import CliRunner
 
+from marginattack.cli import app
 from marginattack.errors import InputError
 from marginattack.margins import Margins
 from marginattack.report import write_report
@@ -168,6 +171,30 @@ def test_size_and_time(large: Path, tmp_path: Path) -> None:
     write_report([without], tmp_path / "without.html")
     assert (tmp_path / "without.html").stat().st_size < 2_000_000
     assert "data:image" not in (tmp_path / "without.html").read_text()
+
+
+def test_without_the_extra_text_is_printed_and_a_page_or_figures_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = Path(__file__).parents[1] / "data/run-format-3"
+    for name in ("figures", "charts", "page"):
+        monkeypatch.delitem(sys.modules, f"marginattack.report.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "altair", None)
+    shown = CliRunner().invoke(app, ["report", str(run), "--text"])
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert "median margin" in shown.stdout
+    for option in ("--out", "--figures"):
+        refused = CliRunner().invoke(app, ["report", str(run), option, str(tmp_path / "new")])
+        assert refused.exit_code == 2
+        assert refused.stderr == "marginattack: reports need altair: pip install 'marginattack[report]'\n"
+
+
+def test_compare_prints_no_interval_of_few_samples_as_nan() -> None:
+    run = str(Path(__file__).parents[1] / "data/run-format-3")
+    text = CliRunner().invoke(app, ["compare", run, run, "--eps", "8/255"], env={"COLUMNS": "200"}).stdout
+    assert "8/255: 100.0% → 100.0%" in text
+    assert "[–, –]" in text
+    assert "nan" not in text
 
 
 def test_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

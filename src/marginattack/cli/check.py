@@ -51,7 +51,8 @@ def check(
         rows = [{**asdict(each), "passed": each.passed} for each in outcomes]
         print(dump_json({"run": str(run), "passed": failed == 0, "gates": rows}))
     elif failed or not quiet:
-        verdict = f"{failed} of {len(outcomes)} gates failed." if failed else f"All {len(outcomes)} gates passed."
+        gate, n = "gate" if len(outcomes) == 1 else "gates", len(outcomes)
+        verdict = f"{failed} of {n} {gate} failed." if failed else f"{n} of {n} {gate} passed."
         show(make_table(gates.HEADER, gates.as_rows(outcomes)), verdict)
     if failed:
         raise Exit(1)

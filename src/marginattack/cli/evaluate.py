@@ -10,7 +10,7 @@ from marginattack.cli.options import AsJson, Config, Eps, Quiet, Set, Verbose, s
 from marginattack.runs.settings import read_settings
 
 BUDGET = 2000
-OPTIONS = ("model*", "data*", "norms", "attacks", "budget", "seed", "expect_accuracy", "batch", "device", "search",
+OPTIONS = ("model*", "data*", "norms", "attacks", "budget", "seed", "expect_accuracy", "batch", "device", "precision",
            "max_gib", "compiled", "randomized", "eot", "rate", "draws", "confidence")  # fmt: skip
 
 

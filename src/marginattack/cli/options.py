@@ -30,7 +30,7 @@ Command = Callable[..., None]
 # The groups of a long help, in their order: the settings (by dotted name) and the parameters that belong to each. A new
 # setting of the model or the data finds its place by itself.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Most used": ("model", "data", "norms", "data.limit", "out"),
+    "Most used": ("model", "data", "norms", "data.limit", "out", "run", "eps"),
     "Model": ("model.*", "randomized", "eot", "rate", "draws", "confidence"),
     "Data": ("data.*", "only_correct", "target", "expect_accuracy", "max_gib"),
     "Attack": ("attacks", "budget", "seed", "precision", "lattice"),
@@ -61,6 +61,8 @@ def setting_options(*patterns: str) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         options = {key: each for key, each in _all_options() if any(fnmatch(key, pattern) for pattern in patterns)}
+        if unknown := [pattern for pattern in patterns if not any(fnmatch(key, pattern) for key in options)]:
+            raise ValueError(f"no setting matches {unknown[0]}")
 
         @wraps(command)
         def with_options(**arguments: Any) -> None:

@@ -28,7 +28,6 @@ def report(
     """Report on runs. Writes a self-contained HTML page, unless --text, --json or --figures ask for something else."""
     from marginattack.report import text as plain
     from marginattack.report import write_figures, write_report
-    from marginattack.report.figures import describe_files
     from marginattack.storage.run_folder import RunFolder
 
     check_unit(unit)
@@ -37,6 +36,8 @@ def report(
         for number, store in enumerate(stores, 1):
             folder = figures if len(stores) == 1 else figures / f"{number}-{store.path.resolve().name}"
             files = write_figures(store.path, folder, eps=levels, unit=unit, width=width, serif=serif)
+            from marginattack.report.figures import describe_files  # needs the extra, which write_figures checks
+
             written.append(describe_files(folder, files))
     if out is not None or not (as_json or text or figures):
         write_report(runs, page := out or Path("report.html"), eps=levels, unit=unit)
@@ -73,13 +74,16 @@ def compare(runs: Runs, eps: Eps = None, as_json: AsJson = False) -> None:
 
 
 def _comparison_cells(row: dict[str, Any]) -> Iterator[str]:
+    from marginattack.report.numbers import format_distance, format_number
+
     yield row["norm"]
     yield f"{row['b']}\n{row['attack_b']}"
     yield (f"{row['samples_a']:,} → {row['samples_b']:,}\n{row['shared']:,} in both\n"
            f"{row['n']:,} correct in both")  # fmt: skip
     yield f"{row['accuracy_a']:.1%} → {row['accuracy_b']:.1%}"
-    yield "\n".join(f"{each['eps']:.4g}: {each['a']:.1%} → {each['b']:.1%}" for each in row["robust"])
-    yield f"{row['median_a']:.4g} → {row['median_b']:.4g}"
-    yield f"{row['median_ratio']:.4f}\n[{row['ratio_low']:.4f}, {row['ratio_high']:.4f}]"
+    yield "\n".join(f"{format_distance(each['eps'])}: {each['a']:.1%} → {each['b']:.1%}" for each in row["robust"])
+    yield f"{format_number(row['median_a'])} → {format_number(row['median_b'])}"
+    ratio, low, high = (format_number(row[name], 5) for name in ("median_ratio", "ratio_low", "ratio_high"))
+    yield f"{ratio}\n[{low}, {high}]"
     yield f"{row['smaller']} / {row['ties']} / {row['larger']}"
     yield f"{row['p']:.2g}"

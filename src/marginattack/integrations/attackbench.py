@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from marginattack.errors import InputError
 from marginattack.measuring import as_attack, measure
 
 BUDGET = 2000  # AttackBench's
@@ -25,6 +26,9 @@ def attack(attack: Any = "race", *, budget: int = BUDGET, seed: int = 0) -> Call
     Returns:
         A function of model, inputs, labels and threat_model that returns the adversarial inputs.
 
+    Raises:
+        InputError: There is no such attack, or the budget is too small.
+
     Example:
         >>> import torch
         >>> from marginattack.integrations import attackbench
@@ -32,6 +36,8 @@ def attack(attack: Any = "race", *, budget: int = BUDGET, seed: int = 0) -> Call
         >>> attackbench.attack("race", budget=100)(torch.nn.Identity(), images, labels, threat_model="linf").argmax(1)
         tensor([1])
     """
+    if budget <= CHECKS:
+        raise InputError(f"budget is {budget}, of which {CHECKS} passes go to checks of the model: give more")
     chosen = as_attack(attack)
 
     def run(

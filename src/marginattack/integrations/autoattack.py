@@ -23,7 +23,7 @@ from marginattack.core.losses import CROSS_ENTROPY, DLR, TARGETED_DLR, Loss
 from marginattack.core.norms import as_norm
 from marginattack.core.randomized import Randomized
 from marginattack.errors import InputError, choose, one_line
-from marginattack.evaluation import BUDGET, rounded_up
+from marginattack.evaluation import BUDGET, check_distances, rounded_up
 from marginattack.execution.session import Session, open_session
 from marginattack.measuring import as_attack, measure
 from marginattack.storage.files import write_atomically
@@ -139,7 +139,8 @@ class AutoAttack:
             raise InputError(f"attacks_to_run is {self.attacks_to_run}: it needs version='custom'")
         if version != "custom":
             self.attacks_to_run = ["race"]
-        self.model, self.norm, self.epsilon, self.version = model, as_norm(norm), eps, version
+        self.model, self.norm, self.version = model, as_norm(norm), version
+        (self.epsilon,) = check_distances(eps)
         self.seed, self.verbose, self.log_path = seed or 0, verbose, log_path
         self.robust_accuracy = float("nan")
         self.budget = budget or VERSIONS[version]
@@ -170,10 +171,13 @@ class AutoAttack:
             ``return_labels`` the predicted classes too.
 
         Raises:
-            InputError: The model cannot be measured, or the state is of another evaluation.
+            InputError: The model cannot be measured, there are no attacks or too few labels, or the state is of
+                another evaluation.
         """
-        if len(x_orig) == 0 or y_orig.shape != x_orig.shape[:1]:
-            raise InputError(f"{len(x_orig)} images have labels of shape {tuple(y_orig.shape)}: give one per image")
+        if not self.attacks_to_run:
+            raise InputError("attacks_to_run is empty: version='custom' needs names, such as ['apgd-ce', 'square']")
+        if len(x_orig) == 0 or len(x_orig) != len(y_orig):
+            raise InputError(f"{len(x_orig)} images, but {len(y_orig)} labels: give images, and one label per image")
         state = State.load(self.attacks_to_run, None if state_path is None else Path(state_path), len(x_orig))
         x_orig = x_orig.detach()
         x_adv, y_adv = x_orig.clone(), y_orig.clone()

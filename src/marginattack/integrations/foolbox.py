@@ -5,15 +5,20 @@ A ``foolbox.PyTorchModel`` can also be passed to ``ma.measure`` as it is.
 
 from typing import Any
 
-import eagerpy
 import torch
-from foolbox import criteria, distances
-from foolbox.attacks.base import MinimizationAttack, get_criterion, raise_if_kwargs
 
 from marginattack import attacks
 from marginattack.core.norms import NormLike, as_norm
-from marginattack.errors import InputError
+from marginattack.errors import InputError, MissingDependencyError
 from marginattack.measuring import as_attack, measure
+
+try:
+    import eagerpy
+    from foolbox import criteria, distances
+    from foolbox.attacks.base import MinimizationAttack, get_criterion, raise_if_kwargs
+except ModuleNotFoundError as error:
+    hint = "pip install 'marginattack[peers]'"
+    raise MissingDependencyError(f"this module needs Foolbox ({error.name} is not installed): {hint}") from None
 
 DISTANCES = {"l0": distances.l0, "l1": distances.l1, "l2": distances.l2, "linf": distances.linf}
 BEYOND = 1 + 1e-5  # Foolbox adds the perturbation to the image again, which rounds: points are moved past the boundary

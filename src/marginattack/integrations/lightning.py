@@ -7,12 +7,19 @@ from typing import Any
 from torch import Tensor
 
 from marginattack.core.norms import NormLike
+from marginattack.errors import MissingDependencyError
 from marginattack.integrations.training import measure_epoch
 
-if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:  # a trainer takes its own callbacks
-    from pytorch_lightning import Callback
-else:
-    from lightning.pytorch import Callback
+try:
+    if (
+        "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+    ):  # a trainer takes its own callbacks
+        from pytorch_lightning import Callback
+    else:
+        from lightning.pytorch import Callback
+except ModuleNotFoundError as error:
+    hint = "pip install 'marginattack[training]'"
+    raise MissingDependencyError(f"this module needs Lightning ({error.name} is not installed): {hint}") from None
 
 
 class MarginCallback(Callback):  # type: ignore[misc]
@@ -27,7 +34,7 @@ class MarginCallback(Callback):  # type: ignore[misc]
         every: Measure after every so many epochs.
         seconds: The time limit per epoch.
         norm: As for ``ma.measure``.
-        eps: Distances at which robust accuracy is logged.
+        eps: A distance, or several, at which robust accuracy is logged.
         budget: Forwards + backwards per sample.
 
     Example:
@@ -38,7 +45,7 @@ class MarginCallback(Callback):  # type: ignore[misc]
 
     def __init__(
         self, images: Tensor, labels: Tensor, *, every: int = 1, seconds: float = 30.0, norm: NormLike = "l2",
-        eps: Sequence[float] = (), budget: int = 100,
+        eps: float | Sequence[float] = (), budget: int = 100,
     ) -> None:  # fmt: skip
         self.images, self.labels = images, labels
         self.options: dict[str, Any] = {

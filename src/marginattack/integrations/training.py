@@ -18,8 +18,8 @@ CHUNK = 16  # samples between two looks at the clock
 
 def measure_epoch(
     model: nn.Module, images: Tensor, labels: Tensor, epoch: int, *, every: int = 1, seconds: float = 30.0,
-    norm: NormLike = "l2", eps: Sequence[float] = (), budget: int = 100, log: Any = None, step: int | None = None,
-    **options: Any,
+    norm: NormLike = "l2", eps: float | Sequence[float] = (), budget: int = 100, log: Any = None,
+    step: int | None = None, **options: Any,
 ) -> dict[str, float]:  # fmt: skip
     """Measure a fixed subset at the end of an epoch: how do margins grow while the model learns?
 
@@ -34,7 +34,7 @@ def measure_epoch(
         every: Measure after every so many epochs: the last of them.
         seconds: The time limit; the samples that are begun are finished.
         norm: As for ``measure``.
-        eps: Distances at which robust accuracy is logged.
+        eps: A distance, or several, at which robust accuracy is logged.
         budget: Forwards + backwards per sample.
         log: Where to log: a TensorBoard ``SummaryWriter``, the module ``mlflow`` or an ``MlflowClient``-like object
             with ``log_metrics``, a W&B run, a logger of Lightning; or None.
@@ -71,7 +71,7 @@ def measure_epoch(
             model, images[rows], labels[rows], norm, budget=budget, ids=np.array(ids), diagnose=False, **options
         )
         parts.append(found)
-    values = summarize(Margins.join(parts), eps)
+    values = summarize(Margins.join(parts), eps if isinstance(eps, Sequence) else [eps])
     if log is not None:
         log_metrics(log, values, epoch if step is None else step)
     return values

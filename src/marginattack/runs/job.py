@@ -136,6 +136,13 @@ class Job:
         """The same job in shards of this many samples."""
         return replace(self, settings=self.settings.model_copy(update={"shard": size}))
 
+    def resume(self, manifest: Mapping[str, Any]) -> "Job":
+        """The same job with what a run that was begun has chosen: its shards; float32, once the default precision."""
+        s, search = self.settings, manifest["identity"].get("search")
+        precision = search if (s.precision, search) == ("auto", "float32") else s.precision
+        update = {"shard": s.shard or manifest["shard"], "precision": precision}
+        return replace(self, settings=s.model_copy(update=update))
+
     def make_classifier(self) -> Classifier:
         """The model as the settings say it is to be evaluated."""
         s = self.settings

@@ -48,8 +48,8 @@ def run(
     """
     job = open_job(settings)
     _LOG.info("%d of %d samples of %s on %s", len(job.order), len(job.data), job.data.name, job.model.name)
-    if settings.shard is None and (begun := RunFolder.begun(out)) is not None:
-        job = job.with_shards_of(begun.manifest["shard"])
+    if (begun := RunFolder.begun(out)) is not None:
+        job = job.resume(begun.manifest)
     RunFolder.check_compatible(out, job.identity())
     if settings.bound is not None:
         check_bounds(job)

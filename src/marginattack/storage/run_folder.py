@@ -344,7 +344,10 @@ def differences(before: Any, after: Any) -> str:
     """Describe which settings differ; empty if none does."""
     old, new = _flatten(before), _flatten(after)
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    shown = "; ".join(f"{name} was {_shorten(old.get(name))}, is {_shorten(new.get(name))}" for name in changed[:3])
+    names = {"search": "precision"}  # which the format calls by its former name
+    shown = "; ".join(
+        f"{names.get(name, name)} was {_shorten(old.get(name))}, is {_shorten(new.get(name))}" for name in changed[:3]
+    )
     return shown + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
 
 
