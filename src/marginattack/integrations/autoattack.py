@@ -176,8 +176,8 @@ class AutoAttack:
         """
         if not self.attacks_to_run:
             raise InputError("attacks_to_run is empty: version='custom' needs names, such as ['apgd-ce', 'square']")
-        if len(x_orig) == 0 or y_orig.shape != x_orig.shape[:1]:
-            raise InputError(f"{len(x_orig)} images have labels of shape {tuple(y_orig.shape)}: give one per image")
+        if len(x_orig) == 0 or len(x_orig) != len(y_orig):
+            raise InputError(f"{len(x_orig)} images, but {len(y_orig)} labels: give images, and one label per image")
         state = State.load(self.attacks_to_run, None if state_path is None else Path(state_path), len(x_orig))
         x_orig = x_orig.detach()
         x_adv, y_adv = x_orig.clone(), y_orig.clone()
