@@ -48,6 +48,7 @@
       else if (param.name in (state.shared[norm] ?? {})) param.value = state.shared[norm][param.name];
     }
     views.get(element)?.view.finalize();
+    element.dataset.theme = state.theme;
     const config = structuredClone(page.config[state.theme]);
     if (element.clientWidth < 480) config.legend.columns = 1;
     const { view } = await vegaEmbed(element.firstElementChild, spec, { actions: false, renderer: "canvas", config });
@@ -159,6 +160,16 @@
     });
   }
   for (const button of all(".unpin")) button.addEventListener("click", () => setPin(button.dataset.norm, null));
+
+  // On paper, charts are vectors as wide as their column there. A browser prints after promises, but before timers.
+  const drawForPaper = async (element, view) => {
+    const width = view.width();
+    const svg = await view.width(element.closest(".columns.wide, .columns:not(:has(> :nth-child(2)))") ? 640 : 290).runAsync().then(() => view.toSVG());
+    const paper = Object.assign(document.createElement("div"), { className: "paper", innerHTML: svg });
+    element.append(paper);
+    addEventListener("afterprint", () => { paper.remove(); view.width(width).runAsync(); }, { once: true });
+  };
+  addEventListener("beforeprint", () => views.forEach(({ view }, element) => drawForPaper(element, view)));
 
   // The toolbar.
   const applyUnit = () => {
