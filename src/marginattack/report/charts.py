@@ -275,4 +275,6 @@ PLOTS = (
 def plots_with_data(view: View) -> list[Plot]:
     """Return the plots that have anything to draw."""
     used = {plot: [name for name in plot.datasets if name != "spans"] for plot in PLOTS}  # few attacks have phases
-    return [plot for plot in PLOTS if all(view.datasets[name].columns["series"] for name in used[plot])]
+    drawn = [plot for plot in PLOTS if all(view.datasets[name].columns["series"] for name in used[plot])]
+    found = any(best is not None for best in view.datasets["trace"].columns["best"])
+    return [plot for plot in drawn if found or plot.name != "progress"]
