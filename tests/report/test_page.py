@@ -106,6 +106,7 @@ def test_log_switch_keeps_the_pin(browser: "Browser", real_page: Path) -> None:
 def test_unit_switch(browser: "Browser", real_page: Path) -> None:
     with open_page(browser, real_page) as page:
         median = page.locator(".card .num").first
+        texts = page.locator(".num[data-v]").all_text_contents()
         before = float(median.inner_text())
         domain = f"{VIEW.format(norm='l2', chart='histogram')}.scale('x').domain()[1]"
         end = page.evaluate(domain)
@@ -116,6 +117,8 @@ def test_unit_switch(browser: "Browser", real_page: Path) -> None:
         assert page.evaluate(domain) == pytest.approx(255 * end)
         assert float(page.locator("input.pin[data-norm=l2]").input_value()) == pytest.approx(255 * eps, rel=1e-3)
         assert signal(page, "matrix", "pin") == eps
+        page.get_by_role("radio", name="1", exact=True).check()
+        assert page.locator(".num[data-v]").all_text_contents() == texts  # as the file has them
 
 
 def test_classes_are_sorted_and_filtered(browser: "Browser", real_page: Path) -> None:

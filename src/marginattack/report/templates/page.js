@@ -20,7 +20,7 @@
     const text = size.toFixed(decimals);
     return sign + (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
   };
-  const isFraction = (value) => Math.abs(255 * value - Math.round(255 * value)) < 1e-9 && Number(value.toPrecision(4)) !== value;
+  const isFraction = (value) => Math.abs(255 * value - Math.round(255 * value)) < 1e-6 && Number(value.toPrecision(4)) !== Number(value.toPrecision(9));
   const formatDistance = (value, norm) => {
     const fraction = unitScale(norm) === 1 && Number.isFinite(value) && value > 0 && (page.pixels[norm] || isFraction(value));
     return fraction ? `${formatNumber(255 * value, 3)}/255` : formatNumber(value * unitScale(norm));
