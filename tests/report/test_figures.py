@@ -113,6 +113,7 @@ def test_numbers_have_no_exponents() -> None:
     }
     assert format_distance(8 / 255) == "8/255"  # typed so, in any norm
     assert format_distance(0.2) == "0.2"
+    assert format_distance(12 * 0.05) == "0.6"  # not 153/255, which it is but for rounding
     assert format_distance(0.0007, pixels=True) == "0.178/255"
     assert format_distance(8 / 255, pixels=True, scale=255) == "8"
     assert r"$<10^{-6}$ & $-$0.5 & 12\,346" in to_latex(("a", "b", "c"), [(1e-15, -0.5, 12345.6)])

@@ -4,9 +4,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from browsing import VIEW, margins, open_page, pin, records, signal, wait_for_charts
-from runs import HOSTILE
+from runs import HOSTILE, real_run
+
+from marginattack.report import write_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -103,6 +106,7 @@ def test_log_switch_keeps_the_pin(browser: "Browser", real_page: Path) -> None:
 def test_unit_switch(browser: "Browser", real_page: Path) -> None:
     with open_page(browser, real_page) as page:
         median = page.locator(".card .num").first
+        texts = page.locator(".num[data-v]").all_text_contents()
         before = float(median.inner_text())
         domain = f"{VIEW.format(norm='l2', chart='histogram')}.scale('x').domain()[1]"
         end = page.evaluate(domain)
@@ -113,6 +117,8 @@ def test_unit_switch(browser: "Browser", real_page: Path) -> None:
         assert page.evaluate(domain) == pytest.approx(255 * end)
         assert float(page.locator("input.pin[data-norm=l2]").input_value()) == pytest.approx(255 * eps, rel=1e-3)
         assert signal(page, "matrix", "pin") == eps
+        page.get_by_role("radio", name="1", exact=True).check()
+        assert page.locator(".num[data-v]").all_text_contents() == texts  # as the file has them
 
 
 def test_classes_are_sorted_and_filtered(browser: "Browser", real_page: Path) -> None:
@@ -246,3 +252,15 @@ def test_markup_in_names_is_shown_and_never_run(browser: "Browser", hostile_page
         assert "<script>window.pwned = 5</script>" in text
         assert re.search(r"<b>run</b>", text)
         page.keyboard.press("Escape")
+
+
+def test_nothing_found(browser: "Browser", tmp_path: Path) -> None:
+    """A run without any adversarial example says so, draws no empty charts and logs nothing."""
+    run = real_run(tmp_path / "run", digits=2, norms=("l2",), attacks=["race"], attack={}, budget=4)
+    assert not np.isfinite(margins(run, "l2")).any()
+    write_report([run], tmp_path / "report.html")
+    with open_page(browser, tmp_path / "report.html") as page:
+        assert "No adversarial example was found for these samples." in page.locator("#convergence").inner_text()
+        assert page.locator("#group").count() == 0
+        assert page.locator("#samples .no-group").inner_text() == "No samples."
+        assert "not found to" not in page.locator("main").inner_text()

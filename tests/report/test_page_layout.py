@@ -85,3 +85,36 @@ def test_everything_has_a_text_alternative(browser: "Browser", real_page: Path) 
         assert page.locator("figure").evaluate_all(tabulated)
         assert page.locator("h1").count() == 1
         assert page.evaluate("document.documentElement.lang") == "en"
+
+
+@pytest.mark.parametrize("name", ["real_page", "two_runs_page", "photos_page", "table_page"])
+def test_phones(browser: "Browser", request: pytest.FixtureRequest, name: str) -> None:
+    """Captions are in view however wide their tables are, and samples are listed without scrolling."""
+    with open_page(browser, request.getfixturevalue(name), width=360) as page:
+        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        captions = page.evaluate(BOXES, "caption span")
+        assert len(captions) > 3
+        assert max(right for _, _, right, _ in captions) <= 360
+        assert max(right for _, _, right, _ in page.evaluate(BOXES, "#samples .item > *")) <= 360
+        assert "margin: " in page.evaluate(
+            "getComputedStyle(document.querySelector('td[data-head=margin]'), '::before').content"
+        ).replace('"', "")
+
+
+def test_print(browser: "Browser", real_page: Path) -> None:
+    """On paper a dark page is light, charts are vectors that fit, and pictures are drawn."""
+    with open_page(browser, real_page, scheme="dark") as page:
+        page.evaluate("report.pictured")
+        painted = "all => all.filter(c => c.checkVisibility()).every(c => c.width !== 300)"  # 300: never drawn
+        assert page.locator("#samples .trio canvas").evaluate_all(painted)
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": 688, "height": 1000})  # A4 within its margins
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 31, 36)"
+        papers = page.locator(".chart .paper svg")
+        assert papers.count() == page.evaluate("report.views.size") > 8
+        assert not page.locator(".chart canvas").first.is_visible()
+        boxes = page.evaluate(BOXES, ".panel, .chart svg, table")
+        assert max(right for _, _, right, _ in boxes) <= 688
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert papers.count() == 0

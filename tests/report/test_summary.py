@@ -155,7 +155,7 @@ def test_extreme_runs_are_reported(tmp_path: Path) -> None:
         assert ('id="features"' in text) == (name == "points")
         assert ("The 20 weakest of 1,000 classes" in text) == (name == "classes")
         assert ("image/webp" in text) == (name == "photographs")
-        assert "nothing to draw" not in text
+        assert "no margins to draw" not in text
 
 
 def test_size_and_time(large: Path, tmp_path: Path) -> None:

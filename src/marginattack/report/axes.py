@@ -40,7 +40,7 @@ class MarginAxis:
     @property
     def pixel_step(self) -> float:
         """The distance of ticks on an axis in 1/255."""
-        return next((step for step in PIXEL_STEPS if 255 * self.limit / step <= TICKS), PIXEL_STEPS[-1]) / 255
+        return find_pixel_step(self.limit)
 
     def text(self, value: str) -> str:
         """Return the Vega expression of a distance as text, in the unit of the page."""
@@ -48,13 +48,25 @@ class MarginAxis:
         fraction = f"unit_scale === 1 && {value} > 0"
         return f"({fraction} ? format({value} * 255, '.3~r') + '/255' : {plain})" if self.pixels else plain
 
-    def labels(self, *, margins: bool = True, **options: Any) -> alt.Axis:
-        """Return the ticks and labels of an axis of margins, or of other distances."""
+    def labels(self, *, end: float | None = None, **options: Any) -> alt.Axis:
+        """Return the ticks and labels of an axis of distances up to the limit of the margins, or to another end."""
         if not self.pixels:
             return alt.Axis(format=".4~r", tickCount=6, **options)
-        if not margins:
-            return alt.Axis(labelExpr=self.text("datum.value / unit_scale"), tickCount=6, **options)
-        ticks = alt.ExprRef(f"sequence(0, {self.limit * 1.0001} * unit_scale, {self.pixel_step} * unit_scale)")
+        end = self.limit if end is None else end
+        return self._pixel_labels(f"{end * 1.0001} * unit_scale", f"{find_pixel_step(end) * 255}", **options)
+
+    def drawn_labels(self, **options: Any) -> alt.Axis:
+        """Return the ticks and labels of a vertical axis that ends where the drawn distances do."""
+        if not self.pixels:
+            return alt.Axis(format=".4~r", tickCount=6, **options)
+        step = f"{PIXEL_STEPS[-1]:g}"
+        for finer in reversed(PIXEL_STEPS[:-1]):
+            step = f"span(domain('y')) <= {TICKS * finer / 255:.4g} * unit_scale ? {finer:g} : {step}"
+        return self._pixel_labels("domain('y')[1] * 1.0001", f"({step})", **options)
+
+    def _pixel_labels(self, end: str, step: str, **options: Any) -> alt.Axis:
+        """Return the axis with ticks from 0 to an end, in steps of 1/255; both are Vega expressions."""
+        ticks = alt.ExprRef(f"sequence(0, {end}, {step} / 255 * unit_scale)")
         return alt.Axis(values=ticks, labelExpr=self.text("datum.value / unit_scale"), **options)
 
     def log_labels(self, **options: Any) -> alt.Axis:
@@ -80,6 +92,11 @@ class MarginAxis:
             return np.arange(int(self.limit / self.pixel_step) + 2) * round(255 * self.pixel_step, 6) / 255
         width = float(f"{self.bin_width * bins:.6g}")
         return np.array(round_digits(width * np.arange(int(self.limit / width) + 2), 6))
+
+
+def find_pixel_step(end: float) -> float:
+    """Return the distance of ticks on an axis in 1/255 that ends there."""
+    return next((step for step in PIXEL_STEPS if 255 * end / step <= TICKS), PIXEL_STEPS[-1]) / 255
 
 
 def fit_axis(group: Sequence[Series], eps: Sequence[float] = (), unit: float | int = 1) -> MarginAxis:
@@ -127,7 +144,7 @@ def margin_x(axis: MarginAxis, **options: Any) -> alt.X:
 
 def margin_y(axis: MarginAxis, field: str, quantity: str = "margin", **options: Any) -> alt.Y:
     """Return a vertical axis of distances."""
-    labels = axis.labels(margins=quantity == "margin")
+    labels = axis.labels() if quantity == "margin" else axis.drawn_labels()
     return alt.Y(field, title=f"{quantity}, {axis.symbol}", axis=labels, **options)
 
 

@@ -171,7 +171,7 @@ def _draw_medians(view: View, base: alt.Chart, y: alt.Y, click: alt.Parameter) -
     """Draw the median of each class as a bar, with its quartiles."""
     largest = max(view.datasets["strips"].columns["q3"], default=1.0)
     scale = alt.Scale(domain=[0, alt.ExprRef(f"{largest * 1.05} * unit_scale")], nice=False)
-    labels = alt.Axis(tickCount=6, grid=False, labelExpr=view.axis.text("datum.value / unit_scale"))
+    labels = view.axis.labels(end=largest * 1.05, grid=False)
     bars = base.mark_bar(color=BLUE, opacity=0.75, height=14, cursor="pointer").encode(
         alt.X("median:Q", title=f"median margin, {view.axis.symbol}", scale=scale, axis=labels), y,
         tooltip=tooltips(("from:N", "class"), ("of:Q", "samples"), ("median_text:N", "median margin")),
@@ -275,4 +275,6 @@ PLOTS = (
 def plots_with_data(view: View) -> list[Plot]:
     """Return the plots that have anything to draw."""
     used = {plot: [name for name in plot.datasets if name != "spans"] for plot in PLOTS}  # few attacks have phases
-    return [plot for plot in PLOTS if all(view.datasets[name].columns["series"] for name in used[plot])]
+    drawn = [plot for plot in PLOTS if all(view.datasets[name].columns["series"] for name in used[plot])]
+    found = any(best is not None for best in view.datasets["trace"].columns["best"])
+    return [plot for plot in drawn if found or plot.name != "progress"]

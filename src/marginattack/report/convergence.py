@@ -20,12 +20,13 @@ PHASES = {
     "descend": "a descent from the input towards any other class",
     "target": "runs from the input towards each of the nearest classes",
     "restart": "runs from other starting points, for other local minima",
+    "polish": "refines the nearest point found so far",
+    "closing": "projects the input onto the tangent plane at the nearest point",
+    # rarer ones last, because colours repeat after eight
     "propose": "random proposals around the incumbent, where gradients mislead",
     "corners": "moves single pixels to their limits",
     "smooth": "descends a smoothed count of pixels",
     "prune": "gives back pixels that are not needed",
-    "polish": "refines the nearest point found so far",
-    "closing": "projects the input onto the tangent plane at the nearest point",
 }
 
 

@@ -35,7 +35,7 @@ def format_distance(value: float | int | None, *, pixels: bool = False, scale: f
 
 def is_fraction(value: float) -> bool:
     """Whether a level reads better as k/255: it is one, and no decimal with four digits."""
-    return abs(255 * value - round(255 * value)) < 1e-9 and float(f"{value:.4g}") != value
+    return abs(255 * value - round(255 * value)) < 1e-6 and float(f"{value:.4g}") != float(f"{value:.9g}")
 
 
 def choose_levels(margins: np.ndarray, *, pixels: bool = False) -> list[float]:

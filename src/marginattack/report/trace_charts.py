@@ -3,6 +3,7 @@
 import altair as alt
 
 from marginattack.report.axes import margin_y
+from marginattack.report.convergence import PHASES
 from marginattack.report.datasets import View
 from marginattack.report.encodings import Chart, opacity_if, selected_series, tooltips
 from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, PALETTE
@@ -44,7 +45,7 @@ def _draw_phases(view: View, start: str, end: str, title: str) -> list[alt.Chart
     texts = {f"{when}_text": f"isValid(datum.{when}) ? {view.axis.text(f'datum.{when}')} : 'none'"
              for when in ("before", "after")}  # fmt: skip
     spans = spans.transform_calculate(middle=f"(datum.{start} + datum.{end}) / 2", **texts)
-    phases = [name for name in view.moves if name in {*view.datasets["spans"].columns["phase"]}]
+    phases = [*dict.fromkeys([*PHASES, *view.moves])]  # the same colours in all charts
     colours = alt.Scale(domain=phases, range=[PALETTE[i % len(PALETTE)] for i in range(len(phases))])
     bands = spans.mark_rect(opacity=0.13).encode(
         alt.X(f"{start}:Q", title=title), alt.X2(f"{end}:Q"), color=alt.Color("phase:N", scale=colours, legend=None),

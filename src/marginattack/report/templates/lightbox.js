@@ -71,8 +71,7 @@
 
   const draw = (element) => {
     const { key, pane } = element.dataset;
-    if (page.pictures[key]?.kind === "image") paint(element, key, pane);
-    else wave(element, key, pane);
+    return page.pictures[key]?.kind === "image" ? paint(element, key, pane) : wave(element, key, pane);
   };
   const seen = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -83,7 +82,13 @@
   }, { rootMargin: "400px" });
   const thumbnails = all("#samples [data-pane]");
   thumbnails.forEach((element) => seen.observe(element));
-  addEventListener("beforeprint", () => thumbnails.forEach(draw));
+  // Those on the page are also drawn once the charts are, for printing: a browser does not wait for images then.
+  window.report.pictured = window.report.ready.then(async () => {
+    for (const element of thumbnails.filter((each) => each.checkVisibility())) {
+      await draw(element);
+      await new Promise((resolve) => setTimeout(resolve));
+    }
+  });
 
   // Groups of samples.
   const group = document.getElementById("group");

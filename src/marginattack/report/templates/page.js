@@ -20,7 +20,7 @@
     const text = size.toFixed(decimals);
     return sign + (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
   };
-  const isFraction = (value) => Math.abs(255 * value - Math.round(255 * value)) < 1e-9 && Number(value.toPrecision(4)) !== value;
+  const isFraction = (value) => Math.abs(255 * value - Math.round(255 * value)) < 1e-6 && Number(value.toPrecision(4)) !== Number(value.toPrecision(9));
   const formatDistance = (value, norm) => {
     const fraction = unitScale(norm) === 1 && Number.isFinite(value) && value > 0 && (page.pixels[norm] || isFraction(value));
     return fraction ? `${formatNumber(255 * value, 3)}/255` : formatNumber(value * unitScale(norm));
@@ -48,6 +48,7 @@
       else if (param.name in (state.shared[norm] ?? {})) param.value = state.shared[norm][param.name];
     }
     views.get(element)?.view.finalize();
+    element.dataset.theme = state.theme;
     const config = structuredClone(page.config[state.theme]);
     if (element.clientWidth < 480) config.legend.columns = 1;
     const { view } = await vegaEmbed(element.firstElementChild, spec, { actions: false, renderer: "canvas", config });
@@ -159,6 +160,16 @@
     });
   }
   for (const button of all(".unpin")) button.addEventListener("click", () => setPin(button.dataset.norm, null));
+
+  // On paper, charts are vectors as wide as their column there. A browser prints after promises, but before timers.
+  const drawForPaper = async (element, view) => {
+    const width = view.width();
+    const svg = await view.width(element.closest(".columns.wide, .columns:not(:has(> :nth-child(2)))") ? 640 : 290).runAsync().then(() => view.toSVG());
+    const paper = Object.assign(document.createElement("div"), { className: "paper", innerHTML: svg });
+    element.append(paper);
+    addEventListener("afterprint", () => { paper.remove(); view.width(width).runAsync(); }, { once: true });
+  };
+  addEventListener("beforeprint", () => views.forEach(({ view }, element) => drawForPaper(element, view)));
 
   // The toolbar.
   const applyUnit = () => {
