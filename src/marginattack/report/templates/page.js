@@ -184,7 +184,7 @@
     radio.addEventListener("change", () => { state.unitScale = Number(radio.value); applyUnit(); });
   }
   const log = document.getElementById("log");
-  log.addEventListener("change", () => { state.log = log.checked; embedAll(all('.chart[data-chart="curve"]')); });
+  log.addEventListener("change", () => { state.log = log.checked; requestAnimationFrame(() => setTimeout(() => embedAll(all('.chart[data-chart="curve"]')))); });
   document.getElementById("selected-class").addEventListener("change", ({ target }) => setParameterAll("selected_class", target.value || null));
   document.getElementById("class-order").addEventListener("change", ({ target }) => setParameterAll("class_order", target.value));
   for (const select of all("select.sample")) {
