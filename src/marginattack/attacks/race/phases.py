@@ -238,7 +238,7 @@ CURVED = Profile(
             Phase("descend", DESCENT, "input", 1.0),
             Phase("target", DESCENT, "input", 0.4, per="class"),
             Phase("restart", DESCENT, ("random", "flip", "random"), 0.25, per="start", least_starts=3),
-            Phase("propose", PROPOSALS, "incumbent", 0.1, per="budget", scouted=False),
+            Phase("propose", PROPOSALS, "incumbent", 0.2, per="budget", scouted=False),
         ),
         polish=POLISH,
         polish_weight=1.0,
@@ -249,7 +249,7 @@ NEAR_LINEAR = Profile(
     "NEAR_LINEAR",
     short=Table(
         search=(Phase("target", SHORT_CLASS_SLIDE, "input", 0.4, per="class"),),
-        polish=FLAT_POLISH,
+        polish=(Phase("polish", FLAT_SLIDE, "incumbent", 1.0),),
         polish_weight=1.2,
         fallback=Phase("descend", SLOW_DESCENT, "input", 1 / 1.2),
         extra_classes=1,
@@ -285,7 +285,6 @@ MASKED = Profile(
 
 CORNERS, SMOOTHED, PRUNING = CornersRule(), SmoothedRule(), PruningRule()
 FAST_CORNERS = CornersRule(growth=3.0)  # for few steps
-BOLD_CORNERS = CornersRule(pulse=Cosine(0.4, 0.1))
 PRUNE = (Phase("prune", PRUNING, "incumbent", 1.0),)
 
 SPARSE = Profile(
@@ -303,11 +302,11 @@ SPARSE = Profile(
     ),
 )
 
-FAR_CORNERS = (Phase("restart", BOLD_CORNERS, "random", 1.0), Phase("smooth", SMOOTHED, "incumbent", 1.0))
+FAST_SMOOTHED = SmoothedRule(step=Cosine(1.0, 0.3), threshold=0.02)  # for few steps
 
 MASKED_SPARSE = Profile(
     "MASKED_SPARSE",
-    short=replace(SPARSE.short, search=FAR_CORNERS),
+    short=Table(search=(Phase("smooth", FAST_SMOOTHED, "input", 1.0),), polish=PRUNE, polish_weight=0.2),
     long=replace(SPARSE.long, search=tuple(phase for phase in SPARSE.long.search if phase.name != "target")),
 )
 

@@ -31,6 +31,7 @@ from marginattack.core.types import Labels, Mask, Points
 from marginattack.errors import InputError
 
 PERPENDICULAR = 0.2  # a cosine below which gradients tell nothing about each other
+TURNED = 0.4  # one below which, in ℓ0, steps along the gradient at x₀ cannot be trusted if they hardly lower c
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
@@ -196,7 +197,8 @@ class Race(Attack):
 
         Near-linear: a step to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns; or
         the step is small in every coordinate, so that slides can follow the boundary, lowers c and does not overshoot.
-        Masked: the gradient there is nearly perpendicular to that at x₀, or the plane does not meet the box.
+        Masked: the gradient there is nearly perpendicular to that at x₀, and the step is long; in ℓ0, also where the
+        step hardly lowers c and the gradient turns.
         """
         problem.observer.mark("profile")
         c, g = problem.value_and_gradient(problem.x0)
@@ -211,7 +213,10 @@ class Race(Attack):
         flat = (c_z < self.trust * c) & (cosine > 1 - self.trust)
         near_linear = (c_z > -self.trust * c) & (flat | near)
         far = L2.size(moved) > FAR * L2.size(farthest)
-        return near_linear[:, 0], (~near_linear & (cosine < PERPENDICULAR) & far)[:, 0]
+        masked = (cosine < PERPENDICULAR) & far
+        if problem.norm.counts:
+            masked |= (cosine < TURNED) & (c_z > self.trust * c)
+        return near_linear[:, 0], (~near_linear & masked)[:, 0]
 
     def nearest_classes(self, problem: Problem, number: int, passes: int) -> list[Labels]:
         """The classes whose tangent planes at x₀ are nearest, the nearest first; none for a targeted problem."""
