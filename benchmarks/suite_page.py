@@ -117,6 +117,13 @@ def discussion(found: list[Row]) -> str:
     counts = defaultdict[int, list[int]](list)
     for cell in sorted(all_cells, key=lambda cell: cell.budget):
         counts[cell.budget].append(len(cell.baselines))
+    alone_with = {
+        f"{NORMS[s.norm]} at {s.budget:,} passes (`{mine[0].baselines[0]['attack']}`)"
+        for s in rows
+        if (mine := [c for c in all_cells if (c.norm, c.budget) == (s.norm, s.budget)])
+        and all(len(c.baselines) == 1 for c in mine)
+    }
+    one = f"; that a single baseline ran in {', '.join(sorted(alone_with))}, so that these ratios say little"
     text = (
         f"`race` has the lowest mean excess among the baselines in {alone[0]} of {len(all_cells)} cells and the "
         f"highest local optimality in {alone[1]}; including the baselines' shorter runs, in {shorter[0]} and "
@@ -128,6 +135,7 @@ def discussion(found: list[Row]) -> str:
         f"{sum(c.race['success'] == 1 for c in all_cells)} cells; a baseline has a higher success rate in "
         f"{'; '.join(missed) or 'none'}. Note that the number of baselines varies: "
         + ", ".join(f"{min(n)} to {max(n)} per cell at {budget:,} passes" for budget, n in counts.items())
+        + one * bool(alone_with)
         + f"; that the time limit ended `race` in {sum(c.race['cut'] for c in all_cells)} cells and a baseline in "
         f"{sum(any(row['cut'] for row in c.baselines) for c in all_cells)}; and that d_best includes what `race` "
         "found, so an excess near 0 means that nothing better is known, not that nothing better exists."
