@@ -220,6 +220,10 @@ SHORT_CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), past=Geometric(0.1, 0.02),
 
 POLISH = (Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
 FLAT_POLISH = (Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
+SHORT_FLAT_POLISH = (  # without a refinement, which few steps do not pay for but in ℓ∞
+    Phase("polish", FLAT_SLIDE, "incumbent", 1.0, scouted=True),
+    *(replace(phase, scouted=False) for phase in FLAT_POLISH),
+)
 
 CURVED = Profile(
     "CURVED",
@@ -249,7 +253,7 @@ NEAR_LINEAR = Profile(
     "NEAR_LINEAR",
     short=Table(
         search=(Phase("target", SHORT_CLASS_SLIDE, "input", 0.4, per="class"),),
-        polish=(Phase("polish", FLAT_SLIDE, "incumbent", 1.0),),
+        polish=SHORT_FLAT_POLISH,
         polish_weight=1.2,
         fallback=Phase("descend", SLOW_DESCENT, "input", 1 / 1.2),
         extra_classes=1,
@@ -284,7 +288,7 @@ MASKED = Profile(
 )
 
 CORNERS, SMOOTHED, PRUNING = CornersRule(), SmoothedRule(), PruningRule()
-FAST_CORNERS = CornersRule(growth=3.0)  # for few steps
+FAST_CORNERS, FAST_SMOOTHED = CornersRule(growth=3.0), SmoothedRule(step=Cosine(1.0, 0.3), threshold=0.02)  # few steps
 PRUNE = (Phase("prune", PRUNING, "incumbent", 1.0),)
 
 SPARSE = Profile(
@@ -301,8 +305,6 @@ SPARSE = Profile(
         polish_weight=0.5,
     ),
 )
-
-FAST_SMOOTHED = SmoothedRule(step=Cosine(1.0, 0.3), threshold=0.02)  # for few steps
 
 MASKED_SPARSE = Profile(
     "MASKED_SPARSE",
@@ -383,6 +385,7 @@ def truncate(phases: Sequence[PlannedPhase], passes: int) -> list[PlannedPhase]:
 
 def _plan_polish(phases: Sequence[Phase], norm: Norm, passes: int) -> list[PlannedPhase]:
     planned: list[PlannedPhase] = []
+    phases = [phase for phase in phases if phase.scouted in (None, norm.scout_norm is not None)]
     for phase in phases:
         left = passes - sum(one.passes for one in planned)
         left -= CLOSING_PASSES if phase is phases[-1] else 0
