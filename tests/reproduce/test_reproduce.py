@@ -114,13 +114,13 @@ def test_formulas_as_printed_are_worse(mnist: ModelUnderTest) -> None:
     batch = first_images(mnist, 6)
     for norm, wrong in (
         ("l2", ablations.TangentProjectionAsPrinted()),
-        ("linf", ablations.BallProjectionAsPrinted(b=0.1)),
+        ("linf", ablations.LinearProjectionAsPrinted(b=0.1)),
     ):
         right = replace(preset(f"mnist-{norm}"), restarts=1, radius=0.0, moves=60, closing=10, scans=1)
         assert 1.05 * median(batch, right, norm) < median(batch, replace(right, projection=wrong), norm)
 
 
-def test_eq_8_with_its_sign_corrected_is_slide_far_from_the_box() -> None:
+def test_eq_8_with_its_sign_corrected_is_the_tangent_projection_far_from_the_box() -> None:
     torch.manual_seed(0)
     model, x = torch.nn.Linear(6, 3), torch.full((4, 6), 0.5)
     y = model(x).argmax(1)

@@ -20,6 +20,7 @@ from marginattack.core.norms import L1
 from marginattack.core.problem import Problem
 from marginattack.core.schedules import Power
 from marginattack.core.types import Points
+from marginattack.reproduce.records import encode
 from marginattack.reproduce.runner import Outcome, Row, attack_row, finite_or_none
 
 
@@ -41,7 +42,7 @@ class TangentProjectionAsPrinted:
 
 
 @dataclass(frozen=True)
-class BallProjectionAsPrinted:
+class LinearProjectionAsPrinted:
     """Eq. 10 as printed: a = 1 − b ∇dᵀs / ∇dᵀ∇d with ∇d the subgradient of ℓ∞ at its largest coordinate."""
 
     b: float
@@ -81,7 +82,7 @@ def variants(norm: str) -> dict[str, MarginAttack]:
         }
     else:
         linear = LinearProjection(b=0.1)
-        printed = replace(text, projection=BallProjectionAsPrinted(b=0.1))
+        printed = replace(text, projection=LinearProjectionAsPrinted(b=0.1))
         attacks |= {
             "design 1": replace(text, projection=TangentProjection()),
             "our defaults with design 1": MarginAttack(projection=TangentProjection()),
@@ -130,5 +131,6 @@ def summarise(outcomes: dict[str, Outcome]) -> dict[str, Any]:
                 "excess_median": finite_or_none(np.median(margins / least[known] - 1)),
                 "found": float(np.isfinite(margins).mean()),
                 "passes": float(np.mean(np.array(outcomes[name].passes)[:n][known])),
+                "distances": encode(outcomes[name].distance),
             }
     return tables

@@ -7,6 +7,8 @@ from marginattack.analysis.statistics import proportion_interval
 from marginattack.reproduce import paper
 from marginattack.reproduce import success_rates as rates
 from marginattack.reproduce.challenge import LONG, RACE
+from marginattack.reproduce.readings import PGD_ROW, sign_tests
+from marginattack.reproduce.records import decode
 from marginattack.reproduce.timing import EARLY, END, OURS
 from marginattack.reproduce.wrapped_attacks import TF32_NOTE
 
@@ -179,7 +181,9 @@ def readings(numbers: dict[str, Any]) -> list[str]:
         rows = []
         for reading, row in part["rows"].items():
             n, hits = row["n"], row["hits"]
-            paired = " / ".join(f"{t['ours']}, {t['theirs']} ({t['p']:.2g})" for t in row["against_pgd"])
+            distances = [decode(part["rows"][each]["distances"]) for each in (reading, PGD_ROW) if each in part["rows"]]
+            tests = sign_tests(*distances, part["levels"]) if len(distances) == 2 else []
+            paired = " / ".join(f"{t['ours']}, {t['theirs']} ({t['p']:.2g})" for t in tests)
             rows.append(
                 [reading, f"{n:,}", f"{_join([100 * hit / n for hit in hits], '.1f')} ({_widest_interval(hits, n)})",
                  _number(row["median"], ".4g", unit), f"{row['passes']:,.0f}", paired if reading != "PGD" else DASH]
