@@ -129,7 +129,8 @@ def merge(name: str, out: Path, folders: Sequence[Path]) -> dict[str, Any]:
     """One record of rows that were measured in several folders; of a row in several of them the longest is kept."""
     if name not in EXPERIMENTS:
         raise InputError(f"cannot merge {name!r}: {choose(name, EXPERIMENTS)}")
-    rows, target = EXPERIMENTS[name].rows(), make_folder(out / name)
+    rows, target = EXPERIMENTS[name].rows(), out / name
+    make_folder(target)
     for source in (folder / name for folder in folders):
         for row in rows:
             found, kept = load_outcomes(source, row.name), load_outcomes(target, row.name)

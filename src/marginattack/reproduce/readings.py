@@ -70,13 +70,13 @@ def summarise(outcomes: dict[str, Outcome]) -> dict[str, Any]:
     return tables
 
 
-def sign_tests(ours: Sequence[float], theirs: Sequence[float], all_levels: Sequence[float]) -> list[dict[str, Any]]:
+def sign_tests(ours: "np.ndarray", theirs: "np.ndarray", all_levels: Sequence[float]) -> list[dict[str, Any]]:
     """At each level: samples fooled by ours alone and by theirs alone, and the p of a sign test."""
     from scipy.stats import binomtest
 
     n, tests = min(len(ours), len(theirs)), []
     for level in all_levels:
-        a, b = (np.array(distance[:n]) <= level * (1 + TOLERANCE) for distance in (ours, theirs))
+        a, b = (distance[:n] <= level * (1 + TOLERANCE) for distance in (ours, theirs))
         alone, other = int((a & ~b).sum()), int((b & ~a).sum())
         p = float(binomtest(alone, alone + other).pvalue) if alone + other else 1.0
         tests.append({"n": n, "ours": alone, "theirs": other, "p": p})
