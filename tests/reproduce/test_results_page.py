@@ -1,5 +1,6 @@
 """docs/results.md has every experiment, and the records show what it says."""
 
+import importlib
 import json
 from pathlib import Path
 
@@ -24,6 +25,17 @@ def test_the_records_show_marginattack_above_cw_and_deepfool_on_mnist() -> None:
         for name in ("MarginAttack", "MarginAttack, our defaults"):
             beside = rows[attack]["beside"][name]
             assert all(ours > theirs for ours, theirs in zip(beside["ours"], beside["theirs"], strict=True))
+
+
+def test_leads_have_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    tables = importlib.import_module("results_tables")
+    assert tables.paired(10, 0, 100) == pytest.approx((10.0, 4.12, 15.88))
+    assert tables.paired(3, 3, 100) == pytest.approx((0.0, -4.801, 4.801), abs=1e-3)
+    # Wilson intervals 0.5923 to 0.7894 and 0.4905 to 0.7004, from which Newcombe's follows
+    assert tables.unpaired(56, 48, 80) == pytest.approx((10.0, -4.721, 24.137), abs=1e-3)
+    row = tables._lead_row("MNIST linf", "ours", "PGD", 100, [(10, 0), (0, 0)], tables.paired)
+    assert row[-2:] == ("+10.0 [+4.1, +15.9] / +0.0 [+0.0, +0.0]", "1 of 2, 1 clearly")
 
 
 def test_the_papers_tables_are_complete() -> None:
