@@ -170,4 +170,4 @@ def _search(name: str, case: dict[str, Any]) -> str:
 
 def _ratio(row: dict[str, Any], other: dict[str, Any]) -> float:
     """The median over the rounds of their ratio."""
-    return median(a / b for a, b in zip(row["rounds"], other["rounds"], strict=True))
+    return float(median(a / b for a, b in zip(row["rounds"], other["rounds"], strict=True)))

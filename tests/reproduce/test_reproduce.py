@@ -194,8 +194,8 @@ def test_readings_are_tested_against_pgd_on_the_samples_that_both_have() -> None
     far = Outcome(settings="", distance=[0.05] * 8 + [0.5], passes=[1] * 9)
     pgd = Outcome(settings="", distance=[0.07] * 8, passes=[1] * 8)
     numbers = readings.summarise({"mnist exact, β by pairs": far, "mnist PGD": pgd})
-    stored = [decode(row["distances"]) for row in numbers["mnist"]["rows"].values()]
-    first, second, *_ = readings.sign_tests(*stored, numbers["mnist"]["levels"])
+    ours, theirs = (decode(row["distances"]) for row in numbers["mnist"]["rows"].values())
+    first, second, *_ = readings.sign_tests(ours, theirs, numbers["mnist"]["levels"])
     assert (first["n"], first["ours"], first["theirs"]) == (8, 8, 0)
     assert first["p"] == pytest.approx(2 * 0.5**8)
     assert (second["ours"], second["p"]) == (0, 1.0)

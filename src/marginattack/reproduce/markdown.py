@@ -195,7 +195,7 @@ def readings(numbers: dict[str, Any]) -> list[str]:
         for reading, row in part["rows"].items():
             n, hits = row["n"], row["hits"]
             distances = [decode(part["rows"][each]["distances"]) for each in (reading, PGD_ROW) if each in part["rows"]]
-            tests = sign_tests(*distances, part["levels"]) if len(distances) == 2 else []
+            tests = sign_tests(distances[0], distances[1], part["levels"]) if len(distances) == 2 else []
             paired = " / ".join(f"{t['ours']}, {t['theirs']} ({t['p']:.2g})" for t in tests)
             rows.append(
                 [reading, f"{n:,}", f"{_join([100 * hit / n for hit in hits], '.1f')} ({_widest_interval(hits, n)})",
