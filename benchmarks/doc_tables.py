@@ -10,13 +10,14 @@ HEADER = ("model", "batch", "search of Race", "over the plain model", "over the 
 NORMS = {"l2": "ℓ2", "linf": "ℓ∞"}
 
 
-def core(numbers: dict[str, Any]) -> list[str]:
+def core(numbers: dict[str, Any], conditions: dict[str, Any]) -> list[str]:
     """MarginAttack beside Foolbox's attacks (docs/how-to-choose.md)."""
     rows = [
         (name, row["norm"], row["n"], f"{row['median']:.4f}", f"{row['success']:.0%}", f"{row['passes']:,.0f}")
         for name, row in numbers["rows"].items()
     ]
-    return table(("attack", "norm", "n", "median margin", "found", "passes per digit"), rows)
+    line = "`{command}`, {date}, {hardware}, commit {commit}:".format(**conditions)
+    return [line, "", *table(("attack", "norm", "n", "median margin", "found", "passes per digit"), rows)]
 
 
 def stream(numbers: list[dict[str, Any]]) -> list[str]:

@@ -42,7 +42,11 @@ NUMBER = re.compile(
     r"|(?<![=≤≥]\s)\d+\.\d+(?!\.?\d))"
 )
 CELL = re.compile(rf"(?<=\|) ?[±+−-]?{_N} ?(?=\|)")  # of a table
+WRITTEN = {"docs/parity.md": "pages", "docs/benchmark-results.md": "suite_page"}  # page: the module that writes it
 UNVERIFIED = ROOT / "experiments/unverified.json"  # numbers that are no measurements, by page
+
+
+sys.path[:0] = [str(ROOT / folder) for folder in ("benchmarks", "experiments")]  # of the modules that make tables
 
 
 class Records(dict[str, Any]):
@@ -138,8 +142,6 @@ def check_records() -> Iterator[str]:
 
 def pages() -> dict[str, Callable[[], str]]:
     """What programs write, by page."""
-    for folder in ("benchmarks", "experiments"):
-        sys.path.insert(0, str(ROOT / folder))
     made, suite = importlib.import_module("pages"), importlib.import_module("suite_page")
     found = {"docs/parity.md": made.parity, "docs/benchmark-results.md": suite.whole_page}
     for page in made.TABLES:
@@ -188,10 +190,8 @@ def fill_figures(page: str, text: str, records: Records, faults: list[str]) -> s
     return FIGURE.sub(fill, text)
 
 
-def other_numbers(page: str, text: str) -> list[str]:
+def other_numbers(text: str) -> list[str]:
     """Numbers with a unit or decimals, and numbers in tables, that no record is named for."""
-    if page in ("docs/parity.md", "docs/benchmark-results.md"):  # written by programs, prose too
-        return []
     for mark in re.findall(r"<!-- from .*? -->", text):
         text = re.sub(rf"{re.escape(mark)}.*?{re.escape(mark)}", "", text, flags=re.DOTALL)
     text = FIGURE.sub("", TABLE.sub("", text))
@@ -206,10 +206,20 @@ def texts() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}
 
 
+def numbers_by_page() -> dict[str, list[str]]:
+    """The other numbers of every page; of pages that programs write, those of the prose in the programs."""
+    prose = {page: text for page, text in texts().items() if page not in WRITTEN}
+    for module in WRITTEN.values():
+        constants = vars(importlib.import_module(module)).items()
+        parts = [value for name, value in constants if name.isupper() and isinstance(value, str)]
+        prose[f"benchmarks/{module}.py"] = "\n\n".join(parts)
+    return {page: found for page, text in prose.items() if (found := other_numbers(text))}
+
+
 def pin() -> None:
     """Forget numbers and files that are gone, and list new records of LAST_OLDER or before."""
     allowed = json.loads(UNVERIFIED.read_text())
-    kept = {page: _common(allowed.get(page, []), other_numbers(page, text)) for page, text in texts().items()}
+    kept = {page: _common(allowed.get(page, []), found) for page, found in numbers_by_page().items()}
     UNVERIFIED.write_text(format_lists({page: numbers for page, numbers in kept.items() if numbers}))
     listed = json.loads(OLDER.read_text())
     records = {
@@ -247,14 +257,15 @@ def check_pages(*, write: bool = False) -> Iterator[str]:
         elif text != filled and not faults:
             yield f"{page} has a table that is not of its record: python -m experiments.verify --write"
         yield from faults
-        if new := sorted((Counter(other_numbers(page, text)) - Counter(allowed.get(page, []))).elements()):
+    for page, found in numbers_by_page().items():
+        if new := sorted((Counter(found) - Counter(allowed.get(page, []))).elements()):
             yield f"{page} has numbers without a record: {'; '.join(new)}: name it, or list settings in unverified.json"
 
 
 def main(words: list[str]) -> int:
     """Print what is wrong; 1 if anything is."""
     if "--list" in words:
-        print(format_lists({page: found for page, text in texts().items() if (found := other_numbers(page, text))}))
+        print(format_lists(numbers_by_page()), end="")
         return 0
     if "--pin" in words:
         pin()

@@ -35,7 +35,6 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "OLDER": tmp_path / "benchmarks/records/older.json", "UNVERIFIED": tmp_path / "unverified.json",
     }.items():  # fmt: skip
         monkeypatch.setattr(verify, name, value)
-    verify.pages()  # makes their modules importable
     import pages
     import suite_page
 
