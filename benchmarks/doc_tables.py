@@ -129,7 +129,7 @@ def exact_excess(numbers: dict[str, Any]) -> list[str]:
         excess = [each for cell in numbers["cells"] if cell["budget"] == budget for each in cell["excess"]]
         shares = statistics(excess)
         within = sum(each <= 1e-3 for each in excess) / len(excess)
-        rows.append((f"{budget:,}", *(f"{100 * value:.2f} %" for value in shares), f"{within:.0%}"))
+        rows.append((f"{budget:,}", *(f"{100 * value:z.2f} %" for value in shares), f"{within:.0%}"))
     return table(("passes", "mean", "trimmed mean", "median", "worst digit", "within 0.1 %"), rows)
 
 
