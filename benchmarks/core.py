@@ -2,10 +2,10 @@
 
     python benchmarks/core.py [digits] [mnist.npz]
 
-The first correctly classified test digits, 500 by default (of the bundled 1,000, or of an mnist.npz), one start, 200 moves; by
-default one scan of the classes and the three nearest followed, with the paper's settings ten scans. CW: nine searches
-of 1,000 steps at learning rates 0.01 and 0.05, of which the better median counts. A wrapper around the model counts the
-passes of every attack.
+The first correctly classified test digits, 500 by default (of the bundled 1,000, or of an mnist.npz), one start, 200
+moves; by default one scan of the classes and the three nearest followed, with the paper's settings ten scans. CW: nine
+searches of 1,000 steps at learning rates 0.01 and 0.05, of which the better median counts. A wrapper around the model
+counts the passes of every attack.
 """
 
 import sys
