@@ -48,9 +48,13 @@ def unpaired(ours: int, theirs: int, n: int) -> tuple[float, float, float]:
 
 
 def paired(ours: int, theirs: int, n: int) -> tuple[float, float, float]:
-    """The difference of two rates and its 95 % interval, in points, from the samples that one attack alone fools."""
-    difference, half = (ours - theirs) / n, Z * sqrt(ours + theirs - (ours - theirs) ** 2 / n) / n
-    return 100 * difference, 100 * (difference - half), 100 * (difference + half)
+    """The difference of two rates and its 95 % interval (Agresti and Min), in points.
+
+    From the samples that one attack alone fools, half a sample added to each; two more samples in all.
+    """
+    a, b, m = ours + 0.5, theirs + 0.5, n + 2
+    centre, half = (a - b) / m, Z * sqrt(a + b - (a - b) ** 2 / m) / m
+    return 100 * (ours - theirs) / n, 100 * (centre - half), 100 * (centre + half)
 
 
 def leads(mnist: Numbers, cifar10: Numbers, imagenet: Numbers, readings: Numbers, race: Numbers) -> list[str]:

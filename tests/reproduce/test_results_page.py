@@ -30,12 +30,13 @@ def test_the_records_show_marginattack_above_cw_and_deepfool_on_mnist() -> None:
 def test_leads_have_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "experiments"))
     tables = importlib.import_module("results_tables")
-    assert tables.paired(10, 0, 100) == pytest.approx((10.0, 4.12, 15.88))
-    assert tables.paired(3, 3, 100) == pytest.approx((0.0, -4.801, 4.801), abs=1e-3)
+    half = 1.96 * (11 - 10**2 / 102) ** 0.5 / 1.02  # 10.5 and 0.5 of 102
+    assert tables.paired(10, 0, 100) == pytest.approx((10.0, 10 / 1.02 - half, 10 / 1.02 + half))
+    assert tables.paired(3, 3, 100) == pytest.approx((0.0, -1.96 * 7**0.5 / 1.02, 1.96 * 7**0.5 / 1.02))
     # Wilson intervals 0.5923 to 0.7894 and 0.4905 to 0.7004, from which Newcombe's follows
     assert tables.unpaired(56, 48, 80) == pytest.approx((10.0, -4.721, 24.137), abs=1e-3)
     row = tables._lead_row("MNIST linf", "ours", "PGD", 100, [(10, 0), (0, 0)], tables.paired)
-    assert row[-2:] == ("+10.0 [+4.1, +15.9] / +0.0 [+0.0, +0.0]", "1 of 2, 1 clearly")
+    assert row[-2:] == ("+10.0 [+3.7, +15.9] / +0.0 [-1.9, +1.9]", "1 of 2, 1 clearly")
 
 
 def test_the_papers_tables_are_complete() -> None:
