@@ -170,6 +170,8 @@ def evaluate(expression: str, records: Records) -> Any:
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     bound = {node.id for node in names if isinstance(node.ctx, ast.Store)} | FUNCTIONS.keys()
     known = {node.id: records[node.id] for node in names if node.id not in bound}
+    if not known:
+        raise LookupError("it names no record")
     return eval(compile(tree, "figure", "eval"), {**FUNCTIONS, **known})
 
 

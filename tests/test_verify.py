@@ -206,5 +206,7 @@ def test_expressions_see_records_and_little_else() -> None:
     assert verify.evaluate('trimmed(each["b"] for each in rows)', records) == 3.5
     with pytest.raises(KeyError):
         verify.evaluate("open", records)
+    with pytest.raises(LookupError, match="names no record"):
+        verify.evaluate("max(4, 5)", records)
     with pytest.raises(LookupError, match="0 rows"):
         verify.evaluate("row(rows, a=3)", records)
