@@ -256,8 +256,8 @@ def open_case(name: str, batch: int, files: dict[str, list[str]]) -> tuple[nn.Mo
 
 def measure_case(name: str, files: dict[str, list[str]], options: argparse.Namespace) -> dict[str, Any]:
     """Time all contenders on one model and batch."""
-    model_name, _, batch = name.partition(":")
-    model, x, y = open_case(model_name, int(batch), files)
+    model_name, _, size = name.partition(":")
+    model, x, y = open_case(model_name, int(size), files)
     if options.quality:
         return {"model": model_name, "batch": len(x), **compare_quality(model, x, y)}
     bare = bare_model(model, x, min(40, options.passes, options.peers_passes), options.only)
@@ -275,11 +275,13 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
     with ExitStack() as stack:
         for mode, classifier in classifiers.items():
             session = stack.enter_context(open_session(classifier))
-            ours = our_attacks(session, session.validate(x, y), options.passes, mode)
+            batch = session.validate(x, y)
+            ours = our_attacks(session, batch, options.passes, mode)
             for each, run in select(ours, options.only).items():
                 contenders[each] = run
                 memory[each] = max(time_pass(run)[1] for _ in range(options.warm_ups))
-            reasons[mode] = session.describe(low=True)
+            low = session.calibrate(batch.images, low=Race().low_precision(L2, options.passes))
+            reasons[mode] = session.describe(low.search_precision)
         rounds = [{each: time_pass(run) for each, run in contenders.items()} for _ in range(options.rounds)]
     rows = [summary(each, rounds, memory[each]) for each in contenders]
     for row in rows:

@@ -26,7 +26,7 @@ from marginattack.core.streams import Chunk, class_names, count_rows, read_chunk
 from marginattack.core.validation import Batch
 from marginattack.errors import DiagnosisWarning, InputError, choose
 from marginattack.execution.passes import out_of_memory
-from marginattack.execution.precision import by_clarity
+from marginattack.execution.precision import by_clarity, lowest_precision
 from marginattack.execution.session import Session, open_session
 from marginattack.margins import Margins, MarginsByNorm
 from marginattack.sources.foreign import ModelWithBounds, unwrap
@@ -169,7 +169,14 @@ def _measure_chunks(
             if used.batch_size < session.batch_size:  # memory ran out
                 batch, session = used.batch_size, session.configure(batch_size=used.batch_size)
             done.append(margins)
-    return [Margins.join([replace(part, settings=done[-1].settings) for part in done]) for done in parts]
+    return [_join(done) for done in parts]
+
+
+def _join(parts: Sequence[Margins]) -> Margins:
+    """The results of all chunks, with the settings of the last one and the lowest precision of any."""
+    precision = lowest_precision([part.settings["precision"] for part in parts])
+    settings = parts[-1].settings | {"precision": precision}
+    return Margins.join([replace(part, settings=settings) for part in parts])
 
 
 def measure_samples(
@@ -191,8 +198,8 @@ def measure_samples(
         **({"within": attack.eps} if isinstance(attack, FixedRadiusAttack | ExternalAttack) and attack.eps else {}),
     }  # fmt: skip
     parts, used = [], session
-    for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):
-        settings |= used.describe(attack.low_precision(norm, budget))
+    for used, columns, searched in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):
+        settings |= used.describe(lowest_precision([searched, settings.get("precision", "float32")]))
         parts.append(Margins(norm=norm.name, settings=settings, certified_by=(), **columns))
         if progress is not None:
             progress(len(columns["label"]))
@@ -284,16 +291,16 @@ def _measure_batches(
     budget: int | None,
     seed: int,
     enough: float | None,
-) -> Iterator[tuple[Session, dict[str, Any]]]:
+) -> Iterator[tuple[Session, dict[str, Any], str]]:
     """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next.
 
-    Each comes with the session that measured it.
+    Each comes with the session that measured it and the precision in which it was searched.
     """
     first = 0
     while first < len(samples):
         try:
             part = samples.select(slice(first, first + batch))
-            columns = _measure_batch(session, part, norm, attack, budget, seed, enough)
+            columns, precision = _measure_batch(session, part, norm, attack, budget, seed, enough)
         except (RuntimeError, MemoryError) as error:
             smaller = min(batch, len(samples) - first) // 2
             if smaller < 1 or not out_of_memory(error):
@@ -302,14 +309,14 @@ def _measure_batches(
             batch = smaller
             session = session.configure(batch_size=max(1, min(session.batch_size, smaller)))
             continue
-        yield session, columns
+        yield session, columns, precision
         first += batch
 
 
 def _measure_batch(
     session: Session, batch: Batch, norm: Norm, attack: Attack, budget: int | None, seed: int, enough: float | None
-) -> dict[str, Tensor]:
-    """One batch, as the columns of Margins."""
+) -> tuple[dict[str, Tensor], str]:
+    """One batch, as the columns of Margins, and the lowest precision in which an input was searched."""
     session.seed_draws(seed, batch.ids)
     logits, prediction, wrong, success, label = session.classify(batch)
     confidence = logits.double().softmax(1).gather(1, prediction[:, None])[:, 0]
@@ -336,4 +343,4 @@ def _measure_batch(
         }  # fmt: skip
         for name, column in found.items():
             columns[name][rows] = column
-    return columns
+    return columns, lowest_precision([evaluator.search_precision for _, evaluator in parts])

@@ -117,6 +117,11 @@ class ModelEvaluator(Evaluator):
         precision, tolerance = self.search
         return replace(self, precision=precision, tolerance=tolerance, search=None)
 
+    @property
+    def search_precision(self) -> str:
+        """The precision of searches."""
+        return self.precision if self.search is None else self.search[0]
+
     def flags(self) -> AbstractContextManager[None]:
         """Torch's precision flags for passes in this precision."""
         return tf32(True) if self.precision == "tf32" else nullcontext()
