@@ -15,8 +15,8 @@ from marginattack.execution.passes import logits_in_batches
 
 CANDIDATES = ("fp16", "bf16")  # the finest first; tf32 is slower, and a flag of the whole process
 TRIED = 32  # inputs whose gradients are compared
-MOST_ERROR = 0.002  # largest change of a logit, as a share of the median lead of the highest one; chosen by trials on an
-# H200, whose record (benchmarks/records/precision-cuda.json) does not hold this share; benchmarks/precision.py now does
+MOST_ERROR = 0.002  # largest change of a logit, as a share of the median lead of the highest one; chosen by trials on
+# an H200, whose record (benchmarks/records/precision-cuda.json) does not hold it; benchmarks/precision.py now does
 TYPICAL = 0.2  # of it, the most that the logits of the median input may change
 LEAST_COSINE = 0.99  # of the gradients of each input in both precisions
 CLEAR = 10  # tolerances of the low precision by which an input must be away from the boundary
