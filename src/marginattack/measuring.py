@@ -25,9 +25,11 @@ from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.streams import Chunk, class_names, count_rows, read_chunks
 from marginattack.core.validation import Batch
 from marginattack.errors import DiagnosisWarning, InputError, choose
+from marginattack.execution.evaluator import ModelEvaluator
 from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import by_clarity, lowest_precision
-from marginattack.execution.session import Session, open_session
+from marginattack.execution.session import Session, Solution, open_session
+from marginattack.execution.threads import run_parts, split_parts
 from marginattack.margins import Margins, MarginsByNorm
 from marginattack.sources.foreign import ModelWithBounds, unwrap
 
@@ -331,10 +333,15 @@ def _measure_batch(
     todo = (~wrong).nonzero()[:, 0]
     low = attack.low_precision(norm, budget)
     parts = by_clarity(session.calibrate(batch.images, logits, low=low), batch, logits, todo) if len(todo) else []
-    for rows, evaluator in parts:
-        solution = session.solve(
+
+    def solve(rows: Tensor, evaluator: ModelEvaluator) -> Solution:
+        return session.solve(
             batch.select(rows), norm, attack, budget=budget, seed=seed, evaluator=evaluator, enough=enough
         )
+
+    if not isinstance(attack, ExternalAttack):  # which draws for a batch
+        parts = split_parts(session, parts, batch.images, attack)
+    for (rows, _), solution in zip(parts, run_parts(solve, parts), strict=True):
         found = {
             "distance": solution.distance, "adversarial": solution.adversarial, "success": solution.success,
             "adversarial_label": torch.where(solution.success, solution.label, prediction[rows]),
