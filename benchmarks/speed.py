@@ -2,7 +2,7 @@ r"""The time of a pass: the bare model, our attacks and those of other libraries
 
     PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/speed.py --data cifar10=FILE.npz imagenet=FILE.npz \
         [--cases cifar10-resnet32:128 …] [--only WORD …] [--modes MODE …] [--passes 200] [--peers-passes 200] \
-        [--rounds 5]
+        [--rounds 5] [--record NAME]
 
 In every round each contender runs once, in turn; ratios are taken within a round, and the record holds the median of
 the rounds and their spread. Everything has run before, so captured graphs and compiled code exist; their memory counts.
@@ -47,7 +47,7 @@ CASES = {
     "cpu": ("mnist-cnn:64", "cifar10-resnet32:32"),
 }  # fmt: skip
 OURS: dict[str, tuple[str, Attack, tuple[str, ...]]] = {  # norm, attack, modes
-    "race l2": ("l2", Race(), ("", " float32", " plain", " tf32", " compiled")),
+    "race l2": ("l2", Race(), ("", " float32", " plain", " tf32", " bf16", " compiled")),
     "race linf": ("linf", Race(), ("",)),
     "marginattack l2": ("l2", MarginAttack(), ("",)),
 }
@@ -56,7 +56,7 @@ MODES: dict[str, dict[str, dict[str, Any]]] = {  # of our attacks: how the class
         "": {}, " float32": {"precision": "float32"}, " plain": {"graphs": False, "precision": "float32"},
         " tf32": {"precision": "tf32"}, " compiled": {"compiled": True},
     },
-    "cpu": {"": {}},
+    "cpu": {"": {}, " bf16": {"precision": "bf16"}},
 }  # fmt: skip
 RANDOM = {  # networks of timm with random weights: their architectures and image sizes
     "cifar-resnet18": ("resnet18", 32), "resnet50": ("resnet50", 224), "vit-base": ("vit_base_patch16_224", 224),
@@ -358,6 +358,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm-ups", type=int, default=2)  # untimed runs of ours; graphs are captured in the first
     parser.add_argument("--quality", action="store_true")
+    parser.add_argument("--record", metavar="NAME")  # of the record; by default speed-DEVICE or quality-DEVICE
     options = parser.parse_args()
     if not CUDA:
         torch.set_num_threads(1)
@@ -366,7 +367,7 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     for name in options.cases:
         results.append(measure_case(name, files, options))
-        write(f"{'quality' if options.quality else 'speed'}-{DEVICE}", results)
+        write(options.record or f"{'quality' if options.quality else 'speed'}-{DEVICE}", results)
 
 
 if __name__ == "__main__":
