@@ -2,7 +2,7 @@ r"""The time of a pass: the bare model, our attacks and those of other libraries
 
     PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/speed.py --data cifar10=FILE.npz imagenet=FILE.npz \
         [--cases cifar10-resnet32:128 …] [--only WORD …] [--modes MODE …] [--passes 200] [--peers-passes 200] \
-        [--rounds 5] [--record NAME]
+        [--rounds 5] [--limit SECONDS] [--record NAME]
 
 In every round each contender runs once, in turn; ratios are taken within a round, and the record holds the median of
 the rounds and their spread. Everything has run before, so captured graphs and compiled code exist; their memory counts.
@@ -12,6 +12,10 @@ default precision flags, adv-lib also with a model in bf16. Four cases are netwo
 time of a pass does not depend on them. ``--modes`` are ways in which our attacks evaluate the model ("default" is one);
 ``--peers-passes`` is the number of passes of other libraries, and of the bare model if below 40: the time per pass
 hardly depends on it. On a CPU: one thread, process time.
+
+``benchmarks/bars.py`` runs the cases that a release must pass on a GPU, in about 10 minutes:
+
+    PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/bars.py
 
 ``--quality`` measures the time of CW with ten searches and of DDN with 1,000 steps, and the time that Race needs to
 reach margins that are as small on average; its budget grows until they are.
@@ -282,7 +286,10 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
                 memory[each] = max(time_pass(run)[1] for _ in range(options.warm_ups))
             low = session.calibrate(batch.images, low=Race().low_precision(L2, options.passes))
             reasons[mode] = session.describe(low.search_precision)
-        rounds = [{each: time_pass(run) for each, run in contenders.items()} for _ in range(options.rounds)]
+        rounds: list[dict[str, tuple[float, float]]] = []
+        began = time.perf_counter()
+        while len(rounds) < options.rounds and (not rounds or time.perf_counter() - began < options.limit):
+            rounds.append({each: time_pass(run) for each, run in contenders.items()})
     rows = [summary(each, rounds, memory[each]) for each in contenders]
     for row in rows:
         print(name, row, flush=True)
@@ -344,8 +351,8 @@ def summary(name: str, rounds: list[dict[str, tuple[float, float]]], memory: flo
     }  # fmt: skip
 
 
-def main() -> None:
-    """Run the chosen cases."""
+def parse() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FILE")
     parser.add_argument("--cases", nargs="+", default=CASES[DEVICE], metavar="MODEL:BATCH")
@@ -356,10 +363,16 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=200)
     parser.add_argument("--peers-passes", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=float("inf"))  # seconds per case after which no round begins
     parser.add_argument("--warm-ups", type=int, default=2)  # untimed runs of ours; graphs are captured in the first
     parser.add_argument("--quality", action="store_true")
     parser.add_argument("--record", metavar="NAME")  # of the record; by default speed-DEVICE or quality-DEVICE
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run the chosen cases."""
+    options = parse()
     if not CUDA:
         torch.set_num_threads(1)
     files = {name: paths.split(",") for name, _, paths in (entry.partition("=") for entry in options.data)}
