@@ -30,7 +30,7 @@ from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.passes import out_of_memory
 from marginattack.execution.precision import by_clarity, lowest_precision
 from marginattack.execution.session import Session, Solution, open_session
-from marginattack.execution.threads import run_parts, split_parts
+from marginattack.execution.threads import solve_parts
 from marginattack.execution.timing import describe_estimate, expected_passes, seconds_per_pass
 from marginattack.margins import Margins, MarginsByNorm
 from marginattack.sources.foreign import ModelWithBounds, unwrap
@@ -366,9 +366,8 @@ def _measure_batch(
             batch.select(rows), norm, attack, budget=budget, seed=seed, evaluator=evaluator, enough=enough
         )
 
-    if not isinstance(attack, ExternalAttack):  # which draws for a batch
-        parts = split_parts(session, parts, batch.images, attack)
-    for (rows, _), solution in zip(parts, run_parts(solve, parts), strict=True):
+    shared = None if isinstance(attack, ExternalAttack) else attack  # which draws for a batch as a whole
+    for rows, solution in solve_parts(session, solve, parts, batch.images, shared):
         found = {
             "distance": solution.distance, "adversarial": solution.adversarial, "success": solution.success,
             "adversarial_label": torch.where(solution.success, solution.label, prediction[rows]),

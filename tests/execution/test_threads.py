@@ -156,3 +156,19 @@ def test_threads_that_start_later_have_as_many_torch_threads_as_before(several: 
     thread.start()
     thread.join()
     assert found == [SEVERAL]
+
+
+def test_a_model_with_a_state_is_not_shared_by_the_clear_and_the_unclear_inputs(several: None) -> None:
+    """Which are two parts in low precision."""
+
+    class Coarse(Counting):
+        def forward(self, x: Tensor) -> Tensor:
+            logits = super().forward(x)
+            low = next(self.parameters()).dtype != torch.float32
+            return logits + 0.02 * torch.sin(1e4 * logits.detach()) if low else logits
+
+    seen: set[int] = set()
+    x, y = inputs(Coarse(set()), n=40)
+    found = ma.measure(Coarse(seen), x, y, budget=200, precision="bf16")
+    assert found.settings["precision"] == "bf16"
+    assert seen == {threading.get_ident()}

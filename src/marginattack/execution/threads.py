@@ -27,31 +27,34 @@ T = TypeVar("T")
 Part = tuple[Tensor, ModelEvaluator]  # rows of a batch, and what evaluates the model on them
 
 
-def split_parts(session: Session, parts: Sequence[Part], images: Tensor, attack: object) -> list[Part]:
-    """Each part in as many parts as there are threads for, where attacking them at the same time is safe and pays.
+def solve_parts(
+    session: Session,
+    solve: Callable[[Tensor, ModelEvaluator], T],
+    parts: Sequence[Part],
+    images: Tensor,
+    attack: object,
+) -> list[tuple[Tensor, T]]:
+    """Solve each part of a batch; on a CPU in threads, in as many smaller parts, where that is safe and pays.
 
     It is safe if neither the model nor the attack has a state: rows are independent of each other, and draws belong to
     samples.
     """
-    device, threads, found = session.classifier.device, torch.get_num_threads(), list[Part]()
-    stateless = device.type == "cpu" and session.randomized is None and is_value(attack)
-    if threads == 1 or not stateless or not parts or keeps_state(session.copies.fast, images[:1].to(device)):
-        return list(parts)
-    least = max(LEAST_ROWS, -(-LEAST_BYTES // bytes_per_input(session, images[0])))
-    for rows, evaluator in parts:
-        number = max(1, min(threads, MOST_PARTS, len(rows) // least))
-        number = 1 if evaluator.search_precision == "tf32" else number  # a flag of the whole process
-        found += [(some, evaluator) for some in rows.tensor_split(number)]
-    return found
-
-
-def run_parts(solve: Callable[[Tensor, ModelEvaluator], T], parts: Sequence[Part]) -> list[T]:
-    """Call a function for each part, several at a time; one part gets all of torch's threads."""
     threads = torch.get_num_threads()
-    workers = min(threads, len(parts))
-    if workers < 2:
-        return [solve(*part) for part in parts]
-    cancelled = threading.Event()
+    if threads > 1 and parts and can_share(session, parts, images, attack):
+        least = max(LEAST_ROWS, -(-LEAST_BYTES // bytes_per_input(session, images[0])))
+        parts = [
+            (some, evaluator)
+            for rows, evaluator in parts
+            for some in rows.tensor_split(max(1, min(threads, MOST_PARTS, len(rows) // least)))
+        ]
+        if len(parts) > 1:
+            return list(zip([rows for rows, _ in parts], _run(solve, parts, threads), strict=True))
+    return [(rows, solve(rows, evaluator)) for rows, evaluator in parts]
+
+
+def _run(solve: Callable[[Tensor, ModelEvaluator], T], parts: Sequence[Part], threads: int) -> list[T]:
+    """Call a function for each part, several at a time."""
+    workers, cancelled = min(threads, len(parts)), threading.Event()
 
     def run(rows: Tensor, evaluator: ModelEvaluator) -> T:
         with plain_passes(torch.device("cpu")):
@@ -67,6 +70,16 @@ def run_parts(solve: Callable[[Tensor, ModelEvaluator], T], parts: Sequence[Part
         finally:
             cancelled.set()  # the others end at once where one failed, or on Ctrl-C
         return [result.result() for result in results]
+
+
+def can_share(session: Session, parts: Sequence[Part], images: Tensor, attack: object | None) -> bool:
+    """Whether threads can attack parts of a batch at the same time."""
+    classifier = session.classifier
+    if classifier.device.type != "cpu" or session.randomized is not None or attack is None or not is_value(attack):
+        return False
+    if any(evaluator.search_precision == "tf32" for _, evaluator in parts):  # a flag of the whole process
+        return False
+    return not keeps_state(session.copies.fast, classifier.cast(images[:1]))
 
 
 def keeps_state(model: nn.Module, images: Tensor) -> bool:
