@@ -1,16 +1,21 @@
 """The benchmark of a release: its cases, with small stand-ins for the networks, and what it says about the bars."""
 
+import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from marginattack.execution import threads as parallel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import bars
 import speed
+import threads
 
 
 def test_every_network_of_timm_is_a_case_with_400_and_with_2000_passes() -> None:
@@ -77,8 +82,6 @@ def test_a_case_of_a_small_network_is_timed_for_as_long_as_the_limit_allows(monk
 
 
 def small(batch: int) -> Any:
-    import torch
-
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model, x = bars.Small().eval().requires_grad_(False), torch.rand(batch, 3, 8, 8)
@@ -89,3 +92,17 @@ def test_the_cold_start_is_that_of_a_first_measurement() -> None:
     found = bars.cold_start(n=2)
     assert found["first"] > 0 < found["second"]
     assert len([m for m in bars.Small().modules() if type(m).__name__ in ("Conv2d", "Linear")]) == 20
+
+
+def test_threads_are_compared_within_a_round_on_the_same_inputs() -> None:
+    before = torch.get_num_threads()
+    try:
+        options = argparse.Namespace(threads=2, rounds=2, torch=True)
+        found = threads.measure_case("mnist-cnn", 8, 6, options)
+    finally:
+        torch.set_num_threads(before)
+    assert {way: len(times) for way, times in found["seconds"].items()} == {"one": 2, "parts": 2, "torch": 2}
+    one, parts = found["seconds"]["one"], found["seconds"]["parts"]
+    assert found["rounds"]["parts"] == [one[0] / parts[0], one[1] / parts[1]]
+    assert found["ratio of means"] == pytest.approx(1, abs=1e-3)
+    assert parallel.MOST_PARTS == threads.MOST_PARTS > 1
