@@ -130,7 +130,7 @@ def figures(case: str, numbers: Any) -> Iterator[Figure]:
 
 def _ratio(row: dict[str, Any], other: dict[str, Any]) -> float:
     """The median over the rounds of their ratio."""
-    return median(a / b for a, b in zip(row["rounds"], other["rounds"], strict=True))
+    return float(median(a / b for a, b in zip(row["rounds"], other["rounds"], strict=True)))
 
 
 def main() -> None:

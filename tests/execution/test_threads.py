@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.attacks import Attack
+from marginattack.attacks.pgd import PGD
 from marginattack.execution import threads
 
 SEVERAL = 2
@@ -42,7 +43,7 @@ def several(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("attack", [ma.Race(), ma.MarginAttack(moves=20), ma.ATTACKS["pgd"](eps=0.5)])
+@pytest.mark.parametrize("attack", [ma.Race(), ma.MarginAttack(moves=20), PGD(eps=0.5)])
 def test_threads_find_the_same_margins(several: None, attack: Attack) -> None:
     seen: set[int] = set()
     x, y = inputs(Watched(set()), n=11)
@@ -77,6 +78,8 @@ class Counting(Watched):
 
 class Buffered(Watched):
     """It changes a buffer in place in each forward."""
+
+    calls: Tensor
 
     def __init__(self, seen: set[int]) -> None:
         super().__init__(seen)

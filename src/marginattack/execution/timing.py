@@ -15,7 +15,8 @@ PATIENCE = 1.5  # seconds for which they are timed
 
 def expected_passes(attack: object, budget: int | None) -> int:
     """The passes per sample, as far as they are known."""
-    return budget or getattr(attack, "passes", PASSES)
+    stated: int = getattr(attack, "passes", PASSES)
+    return stated if budget is None else budget
 
 
 def seconds_per_pass(session: Session, image: Tensor, patience: float = PATIENCE) -> float:
