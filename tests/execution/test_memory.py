@@ -25,10 +25,10 @@ def bytes_per_input(model: nn.Module) -> int:
 def test_bytes_per_input_grow_with_the_activations_and_not_with_the_weights() -> None:
     narrow, wide = (bytes_per_input(network(width)) for width in (8, 64))
     assert wide - narrow == (64 - 8) * 64 * 4  # what ReLU keeps
-    assert narrow < sum(p.numel() for p in network(8).parameters()) * 4 + 40 * 192 * 4
+    assert narrow < sum(p.numel() for p in network(8).parameters()) * 4 + 24 * 192 * 4
 
 
-@pytest.mark.parametrize(("free", "size"), [(0, 1), (100_000, 1), (10_000_000, 128), (1 << 40, 256)])
+@pytest.mark.parametrize(("free", "size"), [(0, 1), (100_000, 2), (10_000_000, 128), (1 << 40, 256)])
 def test_the_batch_size_is_a_power_of_two_that_fits(monkeypatch: pytest.MonkeyPatch, free: int, size: int) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda device: free)
     with open_session(Classifier(network(8))) as session:

@@ -11,8 +11,7 @@ from marginattack.execution.session import Session
 SHARE = 0.5  # of the free memory that a batch may fill; caches and the allocator need the rest
 LARGEST = {"cpu": 256, "cuda": 1024}  # larger batches are no faster
 CPU_BATCH_BYTES = 32 << 20  # of inputs: larger blocks are returned to the system and allocated again each time
-COPIES = {"cpu": 40, "cuda": 24}  # of an input that an attack holds: iterates, gradients, the incumbent; on a CPU also
-# what the allocator keeps: 119 MiB per input of 3 MiB, of which a forward keeps 8 (benchmarks/growth.py, 512²)
+COPIES = 24  # of an input that an attack holds: iterates, gradients, the incumbent
 
 
 def fitting_batch_size(session: Session, image: Tensor) -> int:
@@ -40,8 +39,7 @@ def bytes_per_input(session: Session, image: Tensor) -> int:
     pair = torch.stack([image, image]).to(device).requires_grad_()
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         session.evaluator().logits(pair).sum()
-    copies = COPIES.get(device.type, COPIES["cpu"])
-    return sum(kept.values()) // 2 + copies * image.numel() * image.element_size()
+    return sum(kept.values()) // 2 + COPIES * image.numel() * image.element_size()
 
 
 def free_memory(device: torch.device) -> int:
