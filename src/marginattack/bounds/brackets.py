@@ -14,6 +14,14 @@ from marginattack.margins import CLOSED, Margins
 AGREE = 1e-6  # share by which a lower bound may exceed a margin, since solvers have tolerances
 
 
+def check_agreement(lower: Tensor, upper: Tensor) -> None:
+    """Refuse certified radii beyond the distance of an adversarial point: one of both is wrong."""
+    if bool((wrong := lower > (1 + AGREE) * upper).any()):
+        row = int(wrong.nonzero()[0])
+        known = f"sample {row} is certified to {lower[row]:.4g}, but has a margin of {upper[row]:.4g}"
+        raise InputError(f"{known}: bounds and margins are of different models or inputs")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Brackets:
     """Between which distances the decision boundary lies: no adversarial point is nearer than ``lower``.
@@ -93,10 +101,7 @@ class Brackets:
             raise InputError("the margins are of other samples, or in another norm: give those of the same inputs")
         nearer = (self.upper < margins.distance) & (self.adversarial_label != self.label)
         distance = torch.where(nearer, self.upper, margins.distance)
-        if bool((wrong := self.lower > (1 + AGREE) * distance).any()):
-            row = int(wrong.nonzero()[0])
-            known = f"sample {row} is certified to {self.lower[row]:.4g}, but has a margin of {distance[row]:.4g}"
-            raise InputError(f"{known}: bounds and margins are of different models or inputs")
+        check_agreement(self.lower, distance)
         better = self.lower > margins.lower
         pixels = nearer.view(-1, *[1] * (margins.adversarial.ndim - 1))
         return replace(
