@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 import marginattack as ma
 from marginattack.bounds.propagation import Propagation
 from marginattack.bounds.relaxations import MaxPool, ReLU, Smooth
-from marginattack.bounds.search import _Bracket
+from marginattack.bounds.search import _Search
 from marginattack.core.norms import NORMS
 from marginattack.reproduce.markdown import table
 
@@ -35,7 +36,7 @@ METHODS = ("ibp", "crown", "alpha", "exact", "lipschitz")
 BALLS = ("l1", "l2", "linf")
 EXACT = ("relu", "leaky", "large logits")  # kinds with few enough activation patterns
 SOLVED = 2  # inputs per network for method="exact", which is slow where nothing is known
-SECONDS = 1.0  # of CPU time per input of these
+SECONDS = 0.5  # of CPU time per input of these
 SIDE = 401  # points of a grid per axis
 ROUNDING = 1e-9  # of distances
 SOLVER = 1e-7  # of the reference's linear programs
@@ -101,17 +102,40 @@ def all_bounds(model: nn.Module, x: Tensor, y: Tensor, norm: str, methods: Seque
     return found
 
 
-def examine(kind: str, seed: int, norm: str, n: int, points: int, methods: Sequence[str], tally: Tally) -> None:
-    """Compare the bounds of one network with everything that is known about its margins."""
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A network, its inputs, and what is known of their margins: infinite where nothing is."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    attack: ma.Margins
+    exact: Tensor  # (n, classes)
+    grid: Tensor
+
+
+@cache
+def make_case(kind: str, seed: int, norm: str, n: int) -> Case:
+    """The network of this seed, attacked, and solved where that is cheap."""
     model, x = random_network(kind, seed), random_inputs(kind, n, seed)
-    y = model(x).argmax(1)
+    logits = model(x)
+    y = logits.argmax(1)
     attack = ma.measure(model, x, y, norm, budget=200, diagnose=False)
-    exact = grid = torch.full((n, int(attack.adversarial_label.max()) + 1), torch.inf).double()
+    exact = grid = torch.full(logits.shape, torch.inf, dtype=torch.float64)
     if kind in EXACT:
-        exact = torch.tensor([exact_margins(model, x[i], int(y[i]), norm).tolist() for i in range(n)]).double()
-        tally.compare("the exact margin, from above", exact.amin(1), attack.distance, 1e-5)
+        rows = [torch.from_numpy(exact_margins(model, x[i], int(y[i]), norm)) for i in range(n)]
+        exact = torch.stack(rows)
     elif x[0].numel() == 2:
         grid = on_grid(model, x, y, norm)
+    return Case(model, x, y, attack, exact, grid)
+
+
+def examine(kind: str, seed: int, norm: str, n: int, points: int, methods: Sequence[str], tally: Tally) -> None:
+    """Compare the bounds of one network with everything that is known about its margins."""
+    case = make_case(kind, seed, norm, n)
+    model, x, y, attack = case.model, case.x, case.y, case.attack
+    if kind in EXACT:
+        tally.compare("the exact margin, from above", case.exact.amin(1), attack.distance, 1e-5)
     best = torch.zeros(n, dtype=torch.float64)
     tally.counts["triples"] += n
     tally.counts["triples with an exact margin"] += n if kind in EXACT else 0
@@ -124,12 +148,11 @@ def examine(kind: str, seed: int, norm: str, n: int, points: int, methods: Seque
         class_ = attack.adversarial_label[:m, None]
         known = torch.where(attack.success[:m], attack.distance[:m], torch.inf)
         tally.compare("an attack's class", towards.gather(1, class_)[:, 0], known)
-        for what, reference in (("an exact margin", exact), ("a grid", grid)):
-            if reference.shape[1] == towards.shape[1]:
-                tally.compare(f"{what} towards a class", towards, reference[:m], SOLVER)
-                tally.compare(what, found.lower, reference[:m].amin(1), SOLVER)
+        for what, reference in (("an exact margin", case.exact), ("a grid", case.grid)):
+            tally.compare(f"{what} towards a class", towards, reference[:m], SOLVER)
+            tally.compare(what, found.lower, reference[:m].amin(1), SOLVER)
         if method == "exact" and kind in EXACT:
-            tally.compare("the exact upper side", exact.amin(1)[:m], found.upper, 1e-5)
+            tally.compare("the exact upper side", case.exact.amin(1)[:m], found.upper, 1e-5)
         best[:m] = torch.maximum(best[:m], found.lower)
     tally.shares += (best / attack.distance)[attack.success].tolist()
     inside = points_in(x, best, norm, points, seed)
@@ -153,8 +176,8 @@ def _lower_line(original: Any, *args: Any) -> Any:
     return replace(lines, upper_offset=lines.upper_offset - 0.1 * lines.upper_offset.abs())
 
 
-def _larger_radius(original: Any, self: Any, rows: Tensor, radius: Tensor, values: Tensor) -> None:
-    original(self, rows, 1.05 * radius, values)
+def _larger_radii(original: Any, *args: Any) -> Any:
+    return 1.05 * original(*args)
 
 
 def _added_rounding(original: Any, *args: Any) -> Any:
@@ -163,7 +186,7 @@ def _added_rounding(original: Any, *args: Any) -> Any:
 
 
 FAULTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
-    "certified radii 5 % larger": (_Bracket, "enter", _larger_radius),
+    "certified radii 5 % larger": (_Search, "run", _larger_radii),
     "rounding added, not subtracted": (Propagation, "concretise", _added_rounding),
     "upper line of ReLU 10 % lower": (ReLU, "lines", _lower_line),
     "upper line of max-pooling 10 % lower": (MaxPool, "lines", _lower_line),

@@ -82,7 +82,8 @@ KINDS: dict[str, tuple[Shape, Callable[[], nn.Module]]] = {
     "concat": ((2,), lambda: Concat(2, 5)),
     "wide": ((8,), lambda: dense(8, 24, 16, 5)),
     "average pool": (IMAGE, lambda: convolutions(nn.AvgPool2d(2), size=16)),
-    "max-pool": (IMAGE, lambda: convolutions(nn.MaxPool2d(2), size=16)),
+    "max-pool": ((1, 4, 4), lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3))),
+    "convolutions, max-pool": (IMAGE, lambda: convolutions(nn.MaxPool2d(2), size=16)),
     "batch norm": (IMAGE, with_batch_norm),
 }
 
