@@ -2,7 +2,7 @@
 
     PYTHONPATH=benchmarks python experiments/train/bounds_networks.py mnist.npz [NAME ...]
 
-Adam, one-cycle learning rate, fixed seed; one or two minutes per network on one CPU core. The weights are rounded to
+Adam, one-cycle learning rate, fixed seed, one CPU core; benchmarks/networks has the seconds of each. The weights are rounded to
 half precision; the accuracies that are printed and stored in benchmarks/networks are those of the rounded network.
 
 The interval network is trained on cross-entropy of the worst logits that intervals allow (Gowal et al. 2018), at a
