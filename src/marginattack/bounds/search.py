@@ -72,7 +72,8 @@ def bound(
         tolerance: The search of a sample ends once the certified radius is within this share of one that failed.
         time_limit: Seconds per sample, on average; what is certified by then is kept.
         batch: Samples at a time.
-        chunk: Numbers per tensor of coefficients: bounds the memory, at some 10 times as many bytes per sample.
+        chunk: Numbers per tensor of coefficients: bounds the memory to 10 to 20 such tensors, besides the intervals of
+            a batch.
 
     Returns:
         Lower and upper side of each margin; for a list of norms, a dictionary with such a result per norm.
