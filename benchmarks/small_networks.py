@@ -50,3 +50,8 @@ def small_network(name: str) -> nn.Module:
     weights = load_file(WEIGHTS / f"{name}.safetensors")
     model.load_state_dict({key: value.to(torch.float32) for key, value in weights.items()})
     return model.eval().requires_grad_(False)
+
+
+def interval() -> nn.Module:
+    """The network trained for interval bounds: ``--model benchmarks/small_networks.py:interval``."""
+    return small_network("interval")
