@@ -225,7 +225,12 @@ def test_leads_are_computed_in_chunks(
     assert bool((plain[0] <= 0).all())  # it would end once everything is positive
     sizes: list[int] = []
     output = Propagation.output
-    monkeypatch.setattr(Propagation, "output", lambda self, rows: (sizes.append(rows.shape[1]), output(self, rows))[1])
+
+    def counted(self: Propagation, rows: Tensor) -> tuple[Tensor, Tensor]:
+        sizes.append(rows.shape[1])
+        return output(self, rows)
+
+    monkeypatch.setattr(Propagation, "output", counted)
     smooth = activation is nn.GELU and method is ALPHA
     chunk = 3 * 20 * 2 * (48 if smooth else 1)  # two functions of all samples' widest layer
     parts = Propagation(graph.to(torch.float64), region, method, Limits(chunk)).leads(labels, others)

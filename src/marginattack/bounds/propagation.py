@@ -262,7 +262,8 @@ class Propagation:
 
     def leads(self, labels: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """Lower bounds of the lead of each sample's label over other classes (n, k), and the rounding in them."""
-        last, found = len(self.graph.nodes) - 1, []
+        last = len(self.graph.nodes) - 1
+        found: list[tuple[Tensor, Tensor]] = []
         for part in others.split(self._most_rows(last, self.method.steps), dim=1):
             if found:
                 self.limits.check()
