@@ -236,6 +236,12 @@ def memory_page(rows: list[dict[str, Any]]) -> list[str]:
     ])  # fmt: skip
 
 
+def soundness_page(numbers: dict[str, Any]) -> list[str]:
+    """The table of faults in docs/bounds.md, from the record of soundness.py."""
+    rows = [(name, each["bounds"], each["points"]) for name, each in numbers["faults"].items()]
+    return table(("fault", "wrong bounds found", "misclassified points"), rows)
+
+
 def gpu(n: int = 64) -> None:
     """Seconds per digit at one batch, after a first call that loads kernels; on a CPU where there is no GPU."""
     model = zoo("mnist-cnn").to(DEVICE)

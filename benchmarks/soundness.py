@@ -30,7 +30,6 @@ from marginattack.bounds.propagation import Propagation
 from marginattack.bounds.relaxations import MaxPool, ReLU, Smooth
 from marginattack.bounds.search import _Search
 from marginattack.core.norms import NORMS
-from marginattack.reproduce.markdown import table
 
 METHODS = ("ibp", "crown", "alpha", "exact", "lipschitz")
 BALLS = ("l1", "l2", "linf")
@@ -192,12 +191,6 @@ FAULTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "upper line of max-pooling 10 % lower": (MaxPool, "lines", _lower_line),
     "upper line of smooth activations 10 % lower": (Smooth, "lines", _lower_line),
 }
-
-
-def page(numbers: dict[str, Any]) -> list[str]:
-    """The table of faults in docs/bounds.md."""
-    rows = [(name, each["bounds"], each["points"]) for name, each in numbers["faults"].items()]
-    return table(("fault", "wrong bounds found", "misclassified points"), rows)
 
 
 def run(seeds: Sequence[int], n: int, points: int, methods: Sequence[str]) -> Tally:
