@@ -74,7 +74,7 @@ class SerialPool:
         return {"rows": rows, "failed": failed}
 
     def about(self) -> dict[str, Any]:
-        return self.runner.session.describe()
+        return self.runner.session.describe(self.runner.precision)
 
     def _deadline(self, shard: int, part: Part) -> AbstractContextManager[None]:
         return end_process_after(self.runner.job.settings.shard_timeout, partial(self._record_hang, shard, part))
