@@ -8,7 +8,7 @@ are CPU time, since the machine may be shared; those of gpu are of the clock.
 table      relaxations on small networks and on the bundled ones, with a limit of 15 s per digit
 exact      50 digits of each network of small_networks.py, with a limit of 60 s per digit
 adversarial  the same for 4 digits of those that were trained against PGD
-single     10 digits one at a time, of the bundled network and of one with 53,250 parameters
+single     10 digits one at a time, of the bundled network and of one with 53,090 parameters
 memory     peak memory with 1,000 classes, for several sizes of a chunk
 certified  certified and attacked accuracy of a network trained for interval bounds
 gpu        64 digits of the bundled network at once, on a GPU
