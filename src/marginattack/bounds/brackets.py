@@ -46,7 +46,7 @@ class Brackets:
         >>> images, labels = torch.tensor([[0.9, 0.2], [0.5, 0.1]]), torch.tensor([0, 0])
         >>> margins = ma.measure(torch.nn.Flatten(), images, labels, norm="linf")
         >>> ma.bound(torch.nn.Flatten(), images, labels, norm="linf", upper=margins)
-        Brackets(linf, n=2, closed=100.00%, median lower=0.2735, median upper=0.275)
+        Brackets(linf, n=2, closed=100.00%, median lower=0.2745, median upper=0.275)
     """
 
     norm: str
