@@ -15,7 +15,7 @@ from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
 from marginattack.runs.bound_run import Progress, bound_shards
-from marginattack.runs.bounding import check_bounds
+from marginattack.runs.bound_shard import check_bounds
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
 from marginattack.runs.failures import end_process_after, model_errors, name_samples

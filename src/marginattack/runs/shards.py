@@ -10,7 +10,7 @@ from marginattack.core.norms import NORMS
 from marginattack.execution.precision import lowest_precision
 from marginattack.execution.session import Session
 from marginattack.measuring import measure_samples
-from marginattack.runs.bounding import bound_shard
+from marginattack.runs.bound_shard import bound_shard
 from marginattack.runs.failures import Samples, explain_model_error, is_model_error, model_errors, slice_samples
 from marginattack.runs.job import Job
 from marginattack.runs.lattice import search_lattice

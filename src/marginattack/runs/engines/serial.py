@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from marginattack.execution.session import Session
-from marginattack.runs.bounding import bound_settings
+from marginattack.runs.bound_shard import bound_settings
 from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.failures import end_process_after, exceeded, name_samples
 from marginattack.runs.job import Job
