@@ -92,7 +92,7 @@ def test_phones(browser: "Browser", request: pytest.FixtureRequest, name: str) -
     """Captions are in view however wide their tables are, and samples are listed without scrolling."""
     with open_page(browser, request.getfixturevalue(name), width=360) as page:
         page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-        captions = page.evaluate(BOXES, "caption span")
+        captions = page.evaluate(BOXES, ".caption")
         assert len(captions) > 3
         assert max(right for _, _, right, _ in captions) <= 360
         assert max(right for _, _, right, _ in page.evaluate(BOXES, "#samples .item > *")) <= 360

@@ -75,7 +75,7 @@ def test_samples_and_classes_have_names_and_are_found_by_them(browser: "Browser"
         name = classes.locator("tbody tr").last.locator("th span").get_attribute("title") or ""
         page.locator(".class-search").fill(name.split(",")[0].upper() + ",")
         assert [text.split(",")[0] for text in classes.locator("tbody th").all_inner_texts()] == [name.split(",")[0]]
-        assert page.locator(".search output").inner_text() == "1 classes match."
+        assert page.locator(".search output").inner_text() == "1 class matches."
         page.locator(".class-search").fill("")
         assert classes.locator("tbody tr").count() == 20
         assert "which class is weakest is uncertain" in page.locator("#classes").inner_text()

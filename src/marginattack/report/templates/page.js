@@ -54,8 +54,14 @@
     const { view } = await vegaEmbed(element.firstElementChild, spec, { actions: false, renderer: "canvas", config });
     views.set(element, { view, norm, chart, params: new Set(params.map((param) => param.name)) });
     if (chart === "curve") view.addSignalListener("clicked_eps", (_, { eps }) => eps && setPin(norm, eps[0]));
+    if (chart === "curve" && Object.keys(page.margins[norm]).length > 1) view.addSignalListener("clicked_series", (_, { series }) => highlight(norm, series?.[0] ?? null));
+    if (spec.usermeta?.square) {
+      view.addSignalListener("width", () => setTimeout(() => makeSquare(view)));
+      await makeSquare(view);
+    }
     if (chart === "strips") view.addSignalListener("clicked_class", (_, clicked) => selectClass(clicked.from ? clicked.from[0] : null));
   };
+  const makeSquare = (view) => view.height(view.width()).resize().runAsync(); // so that its diagonal has 45°
   const onScreen = (element) => {
     const { top, bottom } = element.getBoundingClientRect();
     return bottom > 0 && top < innerHeight;
@@ -102,6 +108,12 @@
     document.getElementById("selected-class").value = name ?? "";
   };
 
+  const highlight = (norm, name) => {
+    setParameter(norm, "highlight", name);
+    document.querySelector(`select.highlight[data-norm="${norm}"]`).value = name ?? "";
+  };
+  for (const select of all("select.highlight")) select.addEventListener("change", () => highlight(select.dataset.norm, select.value || null));
+
   // The pinned ε is kept as it was typed; its robust accuracy is counted from all margins.
   const unpacked = new Map();
   const sortedMargins = (norm, series) => {
@@ -145,6 +157,40 @@
       return `${who}robust accuracy ${percent(robust / total)} (${wilson(robust, total).map(percent).join(" to ")}); ${within.toLocaleString("en")} of ${margins.length.toLocaleString("en")} margins are within ε.`;
     });
     at("output.pin-summary").textContent = pin === null ? "No ε is pinned." : `At ε = ${label}: ${lines.join(" ")}`;
+    describeMatrix(norm, pin, label);
+    for (const each of all(`.sides[data-norm="${norm}"]`)) describeSides(each, pin, label);
+  };
+  const describeMatrix = (norm, pin, label) => {
+    const note = document.querySelector(`.matrix-note[data-norm="${norm}"]`);
+    if (!note) return;
+    const margins = sortedMargins(norm, state.shared[norm]?.series ?? Object.keys(page.margins[norm])[0]);
+    const [within, found] = [pin === null ? Infinity : pin * (1 + 1e-7), Number.MAX_VALUE].map((eps) => countWithin(margins, eps).toLocaleString("en"));
+    note.textContent = pin === null ? "All samples with an adversarial example are counted." : `Only the ${within} of ${found} samples with a margin up to the pinned ε = ${label} are counted.`;
+  };
+
+  // Samples that are robust at ε in one run only: as the file has them for its own ε, else counted from the points drawn.
+  const written = new Map();
+  const describeSides = (sentence, pin, label) => {
+    const { norm, series, eps } = sentence.dataset;
+    const body = all("details.changed table").find((table) => table.closest("details").dataset.norm === norm && table.closest("details").dataset.series === series).tBodies[0];
+    if (!written.has(sentence)) written.set(sentence, [[...sentence.childNodes], [...body.rows]]);
+    const [text, listed] = written.get(sentence);
+    if (pin === null || Math.abs(pin - eps) <= 1e-9 * eps) {
+      sentence.replaceChildren(...text);
+      body.replaceChildren(...listed);
+      return;
+    }
+    const points = rows(`paired_${norm}`).filter((row) => row.series === series).map((row) => ({ ...row, a: row.a ?? Infinity, b: row.b ?? Infinity }));
+    const size = ({ a, b }) => Math.abs(Math.log(b / a));
+    const ways = [points.filter(({ a, b }) => b > pin && a <= pin), points.filter(({ a, b }) => b <= pin && a > pin)].map((way) => way.sort((x, y) => size(y) - size(x)));
+    const every = points[0]?.every > 1 ? ` of the ${points.length.toLocaleString("en")} drawn` : "";
+    sentence.textContent = `At the pinned ε = ${label}, ${ways[0].length.toLocaleString("en")}${every} become robust and ${ways[1].length.toLocaleString("en")} no longer are.`;
+    body.replaceChildren(...ways.flatMap((way, lost) => way.slice(0, 8).map((row) => {
+      const [head, ...margins] = [cell("th", row.name), ...[row.a, row.b].map((value) => Object.assign(cell("td", numberCell(Number.isFinite(value) ? value : null, norm))))];
+      head.scope = "row";
+      margins.forEach((each, i) => { each.dataset.s = [row.a, row.b][i]; });
+      return cell("tr", head, cell("td", row.from), cell("td", lost ? "no longer robust" : "became robust"), ...margins);
+    })));
   };
   for (const field of all("input.pin")) {
     const { norm } = field.dataset;
@@ -164,7 +210,11 @@
   // On paper, charts are vectors as wide as their column there. A browser prints after promises, but before timers.
   const drawForPaper = async (element, view) => {
     const width = view.width();
-    const svg = await view.width(element.closest(".columns.wide, .columns:not(:has(> :nth-child(2)))") ? 640 : 290).runAsync().then(() => view.toSVG());
+    const square = element.dataset.chart === "paired";
+    const wide = !square && element.closest(".columns.wide, .columns:not(:has(> :nth-child(2)))");
+    await view.width(wide ? 640 : 290).runAsync();
+    if (square) await makeSquare(view);
+    const svg = await view.toSVG();
     const paper = Object.assign(document.createElement("div"), { className: "paper", innerHTML: svg });
     element.append(paper);
     addEventListener("afterprint", () => { paper.remove(); view.width(width).runAsync(); }, { once: true });
@@ -173,7 +223,10 @@
 
   // The toolbar.
   const applyUnit = () => {
-    for (const span of all(".num[data-v]")) span.textContent = formatDistance(Number(span.dataset.v), span.dataset.norm);
+    for (const span of all(".num[data-v]")) {
+      const { v, norm, typed } = span.dataset; // an ε that was typed stays so in the unit of the file
+      span.textContent = typed && state.unitScale === page.unit ? typed : formatDistance(Number(v), norm);
+    }
     for (const norm of norms) {
       if (state.shared[norm]?.pin_text) setParameter(norm, "pin_text", null); // it was typed in the other unit
       setSignal(norm, "unit_scale", unitScale(norm));
@@ -195,6 +248,7 @@
       const name = wanted in page.margins[norm] ? wanted : Object.keys(page.margins[norm])[0];
       setParameter(norm, "series", name);
       for (const each of all(`.of-series[data-norm="${norm}"]`)) each.hidden = each.dataset.series !== name;
+      describePin(norm);
     }
   };
   document.getElementById("series")?.addEventListener("change", ({ target }) => showSeries(target.value));
@@ -249,7 +303,7 @@
     field.addEventListener("input", () => {
       const wanted = field.value.trim().toLowerCase();
       const found = page.classes[norm][series].filter(([name]) => name.toLowerCase().includes(wanted));
-      output.textContent = wanted ? `${found.length.toLocaleString("en")} classes match${found.length > 20 ? "; the first 20 are listed" : ""}.` : summary;
+      output.textContent = wanted ? `${found.length.toLocaleString("en")} ${found.length === 1 ? "class matches" : "classes match"}${found.length > 20 ? "; the first 20 are listed" : ""}.` : summary;
       body.replaceChildren(...(!wanted ? weakest : found.slice(0, 20).map(([name, n, median, low, high, missing, to, share]) => cell("tr",
         cell("th", name), cell("td", String(n)), cell("td", numberCell(median, norm)),
         (n > 3 ? cell("td", numberCell(low, norm), " to ", numberCell(high, norm)) : cell("td", "–")), cell("td", String(missing)),
@@ -259,6 +313,6 @@
 
   const select = document.getElementById("series");
   if (select) showSeries(select.value);
-  for (const [norm, eps] of Object.entries(page.pin)) setPin(norm, eps, formatDistance(eps, norm));
+  for (const [norm, eps] of Object.entries(page.pin)) setPin(norm, eps, page.pin_text[norm] ?? formatDistance(eps, norm));
   window.report = { page, views, state, formatNumber, formatDistance, ready: embedAll() };
 })();
