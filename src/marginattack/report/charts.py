@@ -17,6 +17,7 @@ from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, PALETTE
 from marginattack.report.trace_charts import draw_constraint, draw_distance, draw_progress
 
 HEIGHT, SQUARE = 280, 400
+MIN_QUARTILES = 4  # samples of a class
 MAX_TITLE = 48  # characters of an axis title
 MAX_LABELLED = 14  # classes of a matrix whose cells have room for numbers
 # label of u = 1 - confidence: in percent down to 0.05 %, then as a power of ten
@@ -79,7 +80,9 @@ def draw_curve(view: View, log: bool = False) -> Chart:
         x, alt.Y("robust:Q", title="robust accuracy, %"), alt.Y2("top:Q"), color=alt.value(ORANGE),
         opacity=alt.value(0.13),
     )  # fmt: skip
-    sides = [certified, unknown, *([attacked] if len(view.group) == 1 else []), *ends] if bounded else [band]
+    edge = base.transform_filter("isValid(datum.certified)").mark_line(strokeWidth=1.2, clip=True)
+    edge = edge.encode(x, alt.Y("certified:Q", title="robust accuracy, %"), color=colour, detail="series:N")
+    sides = [certified, unknown, *([attacked] if len(view.group) == 1 else []), edge, *ends] if bounded else [band]
     ruler = base.transform_filter(hover).mark_rule(strokeDash=[2, 3]).encode(x)
     first = lines[0].add_params(legend) if len(view.group) > 1 else lines[0]
     marks = first, *lines[1 : len(view.group)], ruler, points.add_params(hover, click)
@@ -174,15 +177,18 @@ def draw_strips(view: View) -> Chart:
 
 
 def _draw_medians(view: View, base: alt.Chart, y: alt.Y, click: alt.Parameter) -> Chart:
-    """Draw the median of each class as a bar, with its quartiles."""
-    largest = max(view.datasets["strips"].columns["q3"], default=1.0)
+    """Draw the median of each class as a bar, with its quartiles where it has enough samples."""
+    columns, enough = view.datasets["strips"].columns, MIN_QUARTILES
+    highest = zip(columns["q2"], columns["q3"], columns["of"], strict=True)
+    largest = max((q3 if of >= enough else q2 for q2, q3, of in highest), default=1.0)
     scale = alt.Scale(domain=[0, alt.ExprRef(f"{largest * 1.05} * unit_scale")], nice=False)
     labels = view.axis.labels(end=largest * 1.05, grid=False)
     bars = base.mark_bar(color=BLUE, height=14, cursor="pointer").encode(
         alt.X("median:Q", title=f"median margin, {view.axis.symbol}", scale=scale, axis=labels), y,
         tooltip=tooltips(("from:N", "class"), ("of:Q", "samples"), ("median_text:N", "median margin")),
     )  # fmt: skip
-    quartiles = base.mark_rule(strokeWidth=1.5, clip=True).encode(alt.X("low:Q", scale=scale), alt.X2("high:Q"), y)
+    many = base.transform_filter(f"datum.of >= {enough}")
+    quartiles = many.mark_rule(strokeWidth=1.5, clip=True).encode(alt.X("low:Q", scale=scale), alt.X2("high:Q"), y)
     return alt.layer(bars.add_params(click), quartiles).properties(height=24 * view.strips)
 
 

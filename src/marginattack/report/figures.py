@@ -59,7 +59,7 @@ def _choose_plots(view: View) -> list[Plot]:
 
 def _complete_spec(plot: Plot, view: View, font: str) -> dict[str, Any]:
     """Return the spec of a plot with its data and a size and theme for paper."""
-    spec, config = plot.to_spec(view), {**vega_config("light", font), "background": "white"}
+    spec, config = plot.to_spec(view), {**vega_config(font), "background": "white"}
     rows = {view.dataset_name(name): view.datasets[name].rows() for name in plot.datasets}
     width = spec["height"] if spec.get("usermeta", {}).get("square") else WIDTH
     return {**spec, "width": width, "config": config, "datasets": {**spec.get("datasets", {}), **rows}}
@@ -74,7 +74,7 @@ def _draw_panels(views: Sequence[View], width: float, font: str) -> str:
     drawn = []
     for view in views:
         for plot in (plot for plot in _choose_plots(view) if plot.name in PANELS):
-            spec = _complete_spec(plot, view, font) | {"config": {**vega_config("light", font, TEXT), "padding": 1}}
+            spec = _complete_spec(plot, view, font) | {"config": {**vega_config(font, TEXT), "padding": 1}}
             size = {"width": each, "height": PANEL_HEIGHT, "autosize": {"type": "fit", "contains": "padding"}}
             drawn.append(vl_convert.vegalite_to_svg(spec | size, vl_version=vega_lite_version()))
     parts = []

@@ -17,7 +17,7 @@ from marginattack.report.charts import PLOTS, plots_with_data
 from marginattack.report.datasets import MAX_CLASSES, WEAKEST, Dataset, View, build_views
 from marginattack.report.sections import collect_findings, describe_runs, describe_view, name_samples
 from marginattack.report.series import Series, group_by_norm, read_runs
-from marginattack.report.theme import THEMES, vega_config
+from marginattack.report.theme import NAMES, THEMES, vega_config
 from marginattack.report.vega import bundle_script
 from marginattack.runs.levels import Level
 
@@ -85,7 +85,8 @@ def _collect_data(views: Sequence[View], panels: Sequence[dict[str, Any]], unit:
     """Collect what the page's script needs: specs without data, each dataset once, pictures, and the themes."""
     sizing = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     return {
-        "unit": unit, "config": {theme: vega_config(theme) for theme in THEMES},
+        "unit": unit, "config": vega_config(),
+        "themes": {theme: dict(zip(NAMES, colours, strict=True)) for theme, colours in THEMES.items()},
         "specs": {view.norm: {plot.name: plot.to_spec(view) | sizing for plot in plots_with_data(view)}
                   for view in views},
         "datasets": {view.dataset_name(name): _pack(data) for view in views for name, data in view.datasets.items()},

@@ -52,9 +52,12 @@ def read_inputs(series: Series, rows: Iterable[int]) -> Iterable[tuple[int, np.n
 
 
 def _make_image(original: np.ndarray, adversarial: np.ndarray, side: int) -> dict[str, Any]:
-    """The original and, in 8 bits around 128, the difference over its largest value."""
+    """The original and, in 8 bits around 128, the difference over its largest value, if there is any."""
     difference = adversarial - original
-    largest = float(np.abs(difference).max()) or 1.0
+    if not difference.any():  # a misclassified input
+        return {"kind": "image", "original": _encode(original, side), "difference": "",
+                "pixelated": max(original.shape[1:]) <= MAX_EXACT_SIDE}  # fmt: skip
+    largest = float(np.abs(difference).max())
     peak = float(np.abs(difference.mean(0)).max()) or largest  # of what the page shows first: the mean of the channels
     return {"kind": "image", "original": _encode(original, side), "largest": float(f"{largest:.4g}"),
             "peak": float(f"{peak:.4g}"),
@@ -95,8 +98,8 @@ def _make_wave(series: Series, original: np.ndarray, adversarial: np.ndarray) ->
 
 
 def _make_table(series: Series, original: np.ndarray, adversarial: np.ndarray) -> dict[str, Any]:
-    """The features that changed, the largest change first."""
-    change = np.abs(adversarial - original).reshape(-1)
+    """The features that changed, the largest change first, each in its unit."""
+    change = np.abs(adversarial - original).reshape(-1) / feature_units(series)
     order = [i for i in np.argsort(-change, kind="stable")[:TOP_FEATURES].tolist() if change[i] > 0]
     names, pairs = feature_names(series), list(zip(original.reshape(-1), adversarial.reshape(-1), strict=True))
     return {"kind": "table", "changed": int((change > 0).sum()), "of": len(change),
@@ -109,8 +112,15 @@ def feature_names(series: Series) -> list[str]:
     return data.get("features") or [f"feature {i}" for i in range(int(np.prod(data["shape"])))]
 
 
+def feature_units(series: Series) -> np.ndarray:
+    """The unit of each feature that ``--scale`` states; 1 where none does, or where there are too many to be stored."""
+    stored = series.store.manifest.get("identity", {}).get("space", {}).get("scale")
+    size = int(np.prod(series.store.manifest["data"]["shape"]))
+    return np.broadcast_to(np.array(stored, float) if isinstance(stored, list) else np.ones(1), (size,))
+
+
 def summarize_features(series: Series, most: int = 10_000) -> list[dict[str, Any]]:
-    """Features by mean absolute change: how many samples changed it, and in how many it changed most."""
+    """Features by mean absolute change in their units: in how many samples each changed, and changed most."""
     if series.input_kind != "table":
         return []
     pairs = [(original, adversarial) for _, original, adversarial
@@ -118,11 +128,13 @@ def summarize_features(series: Series, most: int = 10_000) -> list[dict[str, Any
     if not pairs:
         return []
     signed = np.stack([(adversarial - original).reshape(-1) for original, adversarial in pairs])
-    change, names = np.abs(signed), feature_names(series)
+    units, names = feature_units(series), feature_names(series)
+    change = np.abs(signed) / units
     first = np.bincount(change.argmax(1), minlength=len(names)) / len(change)
     largest = float(change.mean(0).max()) or 1.0
     return [
-        {"name": names[i], "mean": float(change[:, i].mean()), "signed": float(signed[:, i].mean()),
+        {"name": names[i], "mean": float(np.abs(signed[:, i]).mean()), "signed": float(signed[:, i].mean()),
+         "in_units": float(change[:, i].mean()), "unit": float(units[i]),
          "bar": float(change[:, i].mean()) / largest, "changed": float((change[:, i] > 0).mean()),
          "first": float(first[i])}
         for i in np.argsort(-change.mean(0), kind="stable").tolist()

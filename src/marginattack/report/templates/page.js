@@ -48,8 +48,8 @@
       else if (param.name in (state.shared[norm] ?? {})) param.value = state.shared[norm][param.name];
     }
     views.get(element)?.view.finalize();
-    element.dataset.theme = state.theme;
-    const config = structuredClone(page.config[state.theme]);
+    const config = structuredClone(page.config);
+    for (const param of config.params) param.value = page.themes[state.theme][param.name];
     if (element.clientWidth < 480) config.legend.columns = 1;
     const { view } = await vegaEmbed(element.firstElementChild, spec, { actions: false, renderer: "canvas", config });
     views.set(element, { view, norm, chart, params: new Set(params.map((param) => param.name)) });
@@ -61,6 +61,10 @@
     }
     if (chart === "strips") view.addSignalListener("clicked_class", (_, clicked) => selectClass(clicked.from ? clicked.from[0] : null));
   };
+  const paint = (view, theme) => {
+    for (const [name, colour] of Object.entries(page.themes[theme])) view.signal(name, colour);
+    return view;
+  };
   const makeSquare = (view) => view.height(view.width()).resize().runAsync(); // so that its diagonal has 45°
   const onScreen = (element) => {
     const { top, bottom } = element.getBoundingClientRect();
@@ -68,11 +72,23 @@
   };
   const visibleFirst = (elements) => [...elements].sort((a, b) => onScreen(b) - onScreen(a));
   const pause = () => new Promise((resolve) => setTimeout(resolve)); // keeps the page responsive
-  const embedAll = async (elements = all(".chart")) => {
-    for (const element of visibleFirst(elements)) {
-      await embed(element);
-      await pause();
-    }
+  const unembedded = new Set();
+  const busy = new Set(); // being drawn
+  let embedding = null;
+  const embedAll = (elements = all(".chart")) => {
+    for (const element of elements) unembedded.add(element);
+    embedding ??= (async () => {
+      while (unembedded.size) {
+        const [element] = visibleFirst(unembedded);
+        unembedded.delete(element);
+        busy.add(element);
+        await embed(element);
+        busy.delete(element);
+        await pause();
+      }
+      embedding = null;
+    })();
+    return embedding;
   };
 
   // Charts on screen are redrawn at once, the others one after the other when nothing else is to do.
@@ -83,11 +99,17 @@
     redrawing = true;
     while (waiting.size) {
       const [element] = visibleFirst(waiting);
-      waiting.delete(element);
       if (!onScreen(element)) await pause();
+      waiting.delete(element);
+      busy.add(element);
       await views.get(element)?.view.runAsync();
+      busy.delete(element);
     }
     redrawing = false;
+  };
+  // Resolves once all charts, or those on screen, are up to date.
+  const settled = async (which = () => true) => {
+    while ([...waiting, ...unembedded, ...busy].some(which)) await pause();
   };
   const setSignal = (norm, name, value) => {
     for (const [element, entry] of views) {
@@ -212,12 +234,12 @@
     const width = view.width();
     const square = element.dataset.chart === "paired";
     const wide = !square && element.closest(".columns.wide, .columns:not(:has(> :nth-child(2)))");
-    await view.width(wide ? 640 : 290).runAsync();
+    await paint(view, "light").width(wide ? 640 : 290).runAsync();
     if (square) await makeSquare(view);
     const svg = await view.toSVG();
     const paper = Object.assign(document.createElement("div"), { className: "paper", innerHTML: svg });
     element.append(paper);
-    addEventListener("afterprint", () => { paper.remove(); view.width(width).runAsync(); }, { once: true });
+    addEventListener("afterprint", () => { paper.remove(); paint(view, state.theme).width(width).runAsync(); }, { once: true });
   };
   addEventListener("beforeprint", () => views.forEach(({ view }, element) => drawForPaper(element, view)));
 
@@ -256,7 +278,11 @@
   const applyTheme = (name) => {
     state.theme = name;
     theme.textContent = name === "dark" ? "Light theme" : "Dark theme";
-    requestAnimationFrame(() => setTimeout(embedAll)); // the page first, then its charts
+    for (const [element, { view }] of views) {
+      paint(view, name);
+      waiting.add(element);
+    }
+    redraw();
   };
   theme.addEventListener("click", () => {
     const name = state.theme === "dark" ? "light" : "dark";
@@ -306,7 +332,7 @@
       output.textContent = wanted ? `${found.length.toLocaleString("en")} ${found.length === 1 ? "class matches" : "classes match"}${found.length > 20 ? "; the first 20 are listed" : ""}.` : summary;
       body.replaceChildren(...(!wanted ? weakest : found.slice(0, 20).map(([name, n, median, low, high, missing, to, share]) => cell("tr",
         cell("th", name), cell("td", String(n)), cell("td", numberCell(median, norm)),
-        (n > 3 ? cell("td", numberCell(low, norm), " to ", numberCell(high, norm)) : cell("td", "–")), cell("td", String(missing)),
+        (n >= 4 ? cell("td", numberCell(low, norm), " to ", numberCell(high, norm)) : cell("td", "–")), cell("td", String(missing)),
         cell("td", `${to} (${(100 * share).toFixed(0)} %)`)))));
     });
   }
@@ -314,5 +340,5 @@
   const select = document.getElementById("series");
   if (select) showSeries(select.value);
   for (const [norm, eps] of Object.entries(page.pin)) setPin(norm, eps, page.pin_text[norm] ?? formatDistance(eps, norm));
-  window.report = { page, views, state, formatNumber, formatDistance, ready: embedAll() };
+  window.report = { page, views, state, formatNumber, formatDistance, ready: embedAll(), settled: () => settled(), shown: () => settled(onScreen) };
 })();
