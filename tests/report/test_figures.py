@@ -12,6 +12,7 @@ from runs import made_up_run
 from marginattack.report import write_figures
 from marginattack.report.charts import PLOTS, plots_with_data
 from marginattack.report.datasets import build_views
+from marginattack.report.figures import render_figures
 from marginattack.report.numbers import choose_levels, format_distance, format_number
 from marginattack.report.series import group_by_norm, read_runs
 from marginattack.report.tables import to_latex
@@ -96,8 +97,6 @@ def test_figures_have_the_format_of_their_suffix(written: dict[str, bytes]) -> N
 
 @pytest.mark.parametrize(("width", "serif", "box"), [(6.75, False, b"[0 0 486 152]"), (3.25, True, b"[0 0 234 304]")])
 def test_panels_have_the_width_of_a_page_or_a_column(tmp_path: Path, width: float, serif: bool, box: bytes) -> None:
-    from marginattack.report.figures import render_figures
-
     run = made_up_run(tmp_path / "run", 50, norms=("l2",))
     files = dict(islice(render_figures([run], width=width, serif=serif), 2))
     assert b"/MediaBox " + box in files["panels.pdf"]
@@ -118,6 +117,8 @@ def test_several_runs_are_overlaid(tmp_path: Path) -> None:
     assert "(b)" not in panels  # one norm, robust accuracy
     assert all(f">{name}</text>" in panels for name in "ab")  # in the legend
     assert [row["run"] for row in csv.DictReader(written["numbers-l2.csv"].decode().splitlines())] == ["a", "b"]
+    beyond = dict(islice(render_figures(runs, eps=[99.0]), 1))["panels.svg"].decode()
+    assert "99" not in beyond  # an ε beyond the axis has no label, which would squeeze the panel
     square = ElementTree.fromstring(written["paired-l2.svg"])
     (frame,) = [e for e in square.iter() if "root" in e.get("class", "") and "role-frame" in e.get("class", "")]
     background = next(e for e in frame.iter() if e.get("class") == "background")

@@ -72,5 +72,6 @@ def draw_pin(axis: MarginAxis, channel: str = "x", *, label: bool = False) -> li
     typed = f"'ε = ' + (isValid(pin_text) ? pin_text : {axis.text('pin')})"
     data = data.transform_calculate(**{channel: "pin * unit_scale"}, text=typed)
     line = data.mark_rule(strokeWidth=1.5, clip=True).encode(**{channel: f"{channel}:Q"})
-    text = data.mark_text(align="left", dx=5, dy=4, baseline="top", fontWeight=600)
+    text = data.transform_filter(f"pin <= {axis.limit}")  # else it would be drawn outside the chart
+    text = text.mark_text(align="left", dx=5, dy=4, baseline="top", fontWeight=600)
     return [line, text.encode(x="x:Q", y=alt.value(0), text="text:N")] if label else [line]

@@ -18,6 +18,7 @@ POINTS = 72  # per inch
 PANELS = ("curve", "histogram")  # of each norm
 OVERLAID = ("curve", "curve-log", "paired")  # charts of several runs; the others show one
 PANEL_HEIGHT, GAP, TEXT = 130, 14, 8  # points
+LEGEND = {"orient": "top-right", "columns": 1, "labelLimit": 170, "symbolSize": 150}  # where falling curves leave room
 WIDE = 5.0  # inches from which panels stand side by side
 
 
@@ -74,7 +75,9 @@ def _draw_panels(views: Sequence[View], width: float, font: str) -> str:
     drawn = []
     for view in views:
         for plot in (plot for plot in _choose_plots(view) if plot.name in PANELS):
-            spec = _complete_spec(plot, view, font) | {"config": {**vega_config(font, TEXT), "padding": 1}}
+            config = {**vega_config(font, TEXT), "padding": 1}
+            config["legend"] = {**config["legend"], **LEGEND}
+            spec = _complete_spec(plot, view, font) | {"config": config}
             size = {"width": each, "height": PANEL_HEIGHT, "autosize": {"type": "fit", "contains": "padding"}}
             drawn.append(vl_convert.vegalite_to_svg(spec | size, vl_version=vega_lite_version()))
     parts = []
