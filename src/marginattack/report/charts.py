@@ -17,6 +17,7 @@ from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, PALETTE
 from marginattack.report.trace_charts import draw_constraint, draw_distance, draw_progress
 
 HEIGHT, SQUARE = 280, 400
+MAX_UPRIGHT = 4  # characters of the names below a matrix that have room side by side
 MIN_QUARTILES = 4  # samples of a class
 MAX_TITLE = 48  # characters of an axis title
 MAX_LABELLED = 14  # classes of a matrix whose cells have room for numbers
@@ -206,7 +207,8 @@ def draw_matrix(view: View) -> Chart:
     )
     few, most = len(view.shown) <= MAX_LABELLED, max(view.datasets["pairs"].columns["all"], default=1)
     scale = alt.Scale(domain=view.shown)
-    x = alt.X("to:N", title="adversarial class", scale=scale, axis=class_labels(0 if few else -90))
+    angle = -90 if not few else 0 if max(map(len, view.shown), default=0) <= MAX_UPRIGHT else -45
+    x = alt.X("to:N", title="adversarial class", scale=scale, axis=class_labels(angle))
     y = alt.Y("from:N", title="class", scale=scale, axis=class_labels())
     cells = base.mark_rect(color=BLUE).encode(
         x, y, opacity=alt.Opacity("count:Q", scale=alt.Scale(domain=[0, most], range=[0.08, 0.7]), legend=None),

@@ -183,6 +183,7 @@
     find(".panes").replaceChildren(...show(item.dataset.key));
     find(".facts-of").replaceChildren(facts);
     if (!dialog.open) dialog.showModal();
+    dialog.scrollTop = 0; // the focus is on the last buttons
   };
   const openNeighbour = (by) => {
     const near = all(".open.name", opener.closest(".panel")).filter((each) => each.offsetParent);
