@@ -3,8 +3,7 @@
 python experiments/page_check.py FOLDER [PAGE…]
 
 FOLDER has the runs that experiments/page_runs.py measures. The pages are those of real runs (digits, photographs,
-compared, table, sounds, bounded), and of made-up runs with 10,000 samples in two norms and 100,000 in one. For each:
-its size, first paint, what it logs and requests, contrast of text and marks in both themes, whether anything overflows
+compared, table, sounds, bounded), and of made-up runs with 10,000 and 100,000 samples. For each: its size, first paint, what it logs and requests, contrast of text and marks in both themes, whether anything overflows
 at 360, 768 and 1,600 pixels, which controls the keyboard cannot reach or use, and the time of each interaction: until
 the page is painted, until all charts on screen are redrawn, and until all charts are. Times are of the page's main
 thread, in milliseconds, because others may use the machine; each is the median of three.
@@ -32,7 +31,11 @@ REAL = {
     "digits": ("digits",), "photographs": ("photographs",), "compared": ("plain", "trained"), "table": ("table",),
     "sounds": ("tones",), "bounded": ("bounded",),
 }  # fmt: skip
-MADE_UP = {"10,000 samples": (10_000, ("l2", "linf")), "100,000 samples": (100_000, ("l2",))}
+MADE_UP = {  # samples, norms, classes, runs
+    "10,000 samples": (10_000, ("l2", "linf"), 10, 1),
+    "10,000 samples, 1,000 classes, two runs": (10_000, ("l2",), 1_000, 2),
+    "100,000 samples": (100_000, ("l2",), 10, 1),
+}
 WIDTHS = (360, 768, 1600)
 REPEATS = 3
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
@@ -77,9 +80,12 @@ def main(folder: str, *wanted: str) -> None:
             if name in REAL:
                 write_report([str(Path(folder) / run) for run in REAL[name]], page)
             else:
-                count, norms = MADE_UP[name]
-                run = made_up_run(Path(scratch) / name, count, norms=norms, shape=(1, 28, 28), shard=10_000)
-                write_report([run], page)
+                count, norms, classes, several = MADE_UP[name]
+                write_report([
+                    made_up_run(Path(scratch) / f"{name} {number}", count, norms=norms, classes=classes, seed=number,
+                                shape=(1, 28, 28), shard=10_000, model=f"model {number}")
+                    for number in range(several)
+                ], page)  # fmt: skip
             numbers[name] = check_page(browser, page)
             print(name, numbers[name], flush=True)
         browser.close()

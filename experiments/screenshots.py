@@ -2,7 +2,7 @@
 
 python experiments/screenshots.py FOLDER
 
-Writes docs/img/report*.png, and docs/img/report/SECTION.webp: each section in both themes, at 1,280 and at 360 pixels.
+Writes docs/img/report*.png and .webp, and docs/img/report/SECTION.webp: each section in both themes, at 1,280 and at 360 pixels.
 """
 
 import io
@@ -80,18 +80,21 @@ def take_screens(browser: Browser, pages: dict[str, Path]) -> None:
     save(open_page(browser, pages["photographs"], 1400, 900, "light"), "report-samples", "#samples", exact=True)
     tab = open_page(browser, pages["photographs"], 1050, 800, "dark")
     tab.locator("#samples .name").nth(6).click()
-    save(tab, "report-lightbox-dark", exact=True)  # few colours would turn red into brown
+    save(tab, "report-lightbox-dark", exact=True)
     save(open_page(browser, pages["digits"], 360, 900, "light"), "report-narrow")
 
 
 def save(tab: Page, name: str, section: str | None = None, *, exact: bool = False) -> None:
-    """Save the screen, or the screen from a section on, with few colours for a small file."""
+    """Save the screen, or the screen from a section on; with few colours, unless it has photographs."""
     if section is not None:
         tab.evaluate(f"document.querySelector('{section}').scrollIntoView()")
     tab.wait_for_timeout(800)
     image = shot(tab)
-    few = image.quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    (image.quantize(256, method=Image.Quantize.MEDIANCUT) if exact else few).save(IMAGES / f"{name}.png", optimize=True)
+    if exact:
+        image.save(IMAGES / f"{name}.webp", quality=85, method=6)
+    else:
+        few = image.quantize(128, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        few.save(IMAGES / f"{name}.png", optimize=True)
 
 
 def shot(tab: Page, selector: str | None = None) -> Image.Image:

@@ -27,6 +27,7 @@ def vega_config(font: str = "system-ui, sans-serif", size: int = 12, *, theme: s
         "axis": {"labelColor": secondary, "titleColor": text, "gridColor": line, "domainColor": secondary,
                  "tickColor": secondary, "labelFontSize": size, "titleFontSize": size, "titleFontWeight": 500,
                  "labelOverlap": True},
+        "axisX": {"labelFlush": size},  # labels near an end stay inside
         "legend": {"labelColor": text, "titleColor": text, "orient": "top", "labelFontSize": size, "labelLimit": 260,
                    "symbolStrokeWidth": 2, "columns": 2},
         "text": {"color": text, "fontSize": size}, "rule": {"color": text}, "tick": {"color": text},
