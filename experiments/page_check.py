@@ -3,10 +3,11 @@
 python experiments/page_check.py FOLDER [PAGE…]
 
 FOLDER has the runs that experiments/page_runs.py measures. The pages are those of real runs (digits, photographs,
-compared, table, sounds, bounded), and of made-up runs with 10,000 and 100,000 samples. For each: its size, first paint, what it logs and requests, contrast of text and marks in both themes, whether anything overflows
-at 360, 768 and 1,600 pixels, which controls the keyboard cannot reach or use, and the time of each interaction: until
-the page is painted, until all charts on screen are redrawn, and until all charts are. Times are of the page's main
-thread, in milliseconds, because others may use the machine; each is the median of three.
+compared, table, sounds, bounded), and of made-up runs with 10,000 and 100,000 samples. For each: its size, first paint,
+what it logs and requests, contrast of text and marks in both themes, whether anything overflows at 360, 768 and 1,600
+pixels, which controls the keyboard cannot reach or use, and the time of each interaction: until the page is painted,
+until all charts on screen are redrawn, and until all charts are. Times are of the page's main thread, in milliseconds,
+because others may use the machine; each is the median of three.
 """
 
 import sys

@@ -2,7 +2,8 @@
 
 python experiments/screenshots.py FOLDER
 
-Writes docs/img/report*.png and .webp, and docs/img/report/SECTION.webp: each section in both themes, at 1,280 and at 360 pixels.
+Writes docs/img/report*.png and .webp, and docs/img/report/SECTION.webp: each section in both themes, at 1,280 and at
+360 pixels.
 """
 
 import io
