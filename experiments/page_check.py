@@ -232,7 +232,7 @@ KEYS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("unpin", (".unpin:enabled", "Enter"), "Object.values(report.state.shared).map(s => s.pin).join()"),
     ("table", ("#curves summary", "Enter"), "document.querySelector('#curves details').open"),
     ("sort", ("#curves details[open] thead button", "Enter"), "document.querySelectorAll('[aria-sort]').length"),
-    ("search", (".class-search", "a", "b"), "document.querySelector('.class-search')?.value"),
+    ("search", (".class-search", "a", "b"), "[...document.querySelectorAll('.class-search')].map(e => e.value).join()"),
     ("traced sample", ("select.sample", "ArrowDown"), "Object.values(report.state.shared).map(s => s.sample).join()"),
     ("open sample", (".group:not([hidden]) .name", "Enter"), "document.querySelector('dialog').open"),
     ("next sample", ("dialog .step[data-by='1']", "ArrowRight"), "document.querySelector('dialog .title').textContent"),
