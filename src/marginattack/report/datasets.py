@@ -177,7 +177,7 @@ def _paired_columns(first: Series, other: Series) -> Columns:
     """
     rows, a, b = pair_series(first, other) if other is not first else (np.array([], int), np.array([]), np.array([]))
     kept = np.arange(0, len(rows), -(-len(rows) // MAX_PAIRED) or 1)
-    a, b = ([value if np.isfinite(value) else None for value in round_digits(side[kept], 9)] for side in (a, b))
-    return {"a": a, "b": b, "every": [-(-len(rows) // MAX_PAIRED)] * len(kept),
+    left, right = ([value if np.isfinite(value) else None for value in round_digits(side[kept], 9)] for side in (a, b))
+    return {"a": left, "b": right, "every": [-(-len(rows) // MAX_PAIRED)] * len(kept),
             "name": [other.sample_name(row) for row in rows[kept].tolist()],
             "from": other.columns["label"][rows[kept]].tolist()}  # fmt: skip
