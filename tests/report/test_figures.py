@@ -118,7 +118,7 @@ def test_several_runs_are_overlaid(tmp_path: Path) -> None:
     assert all(f">{name}</text>" in panels for name in "ab")  # in the legend
     assert [row["run"] for row in csv.DictReader(written["numbers-l2.csv"].decode().splitlines())] == ["a", "b"]
     beyond = dict(islice(render_figures(runs, eps=[99.0]), 1))["panels.svg"].decode()
-    assert "99" not in beyond  # an ε beyond the axis has no label, which would squeeze the panel
+    assert "ε = 99" not in beyond  # an ε beyond the axis has no label, which would squeeze the panel
     square = ElementTree.fromstring(written["paired-l2.svg"])
     (frame,) = [e for e in square.iter() if "root" in e.get("class", "") and "role-frame" in e.get("class", "")]
     background = next(e for e in frame.iter() if e.get("class") == "background")
