@@ -1,6 +1,6 @@
 """Take the pictures of the report for README and docs, from the runs that experiments/page_runs.py measures.
 
-python experiments/screenshots.py FOLDER
+python experiments/screenshots.py FOLDER [SECTION…]
 
 Writes docs/img/report*.png and .webp, and docs/img/report/SECTION.webp: each section in both themes, at 1,280 and at
 360 pixels.
@@ -34,7 +34,7 @@ WIDTHS, MAX_HEIGHT, GAP = (1280, 360), 1150, 24
 STATIC = ".toolbar { position: static !important } html { scroll-padding-top: 1rem !important }"
 
 
-def main(folder: str) -> None:
+def main(folder: str, *wanted: str) -> None:
     os.chdir(folder)  # so that pages show short paths
     runs = {name for name, _ in SECTIONS.values()} | {"digits", "photographs"}
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
@@ -44,9 +44,11 @@ def main(folder: str) -> None:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--headless=new", "--no-sandbox"])
         take_screens(browser, pages)
         (IMAGES / "report").mkdir(exist_ok=True)
-        for section, (name, selector) in SECTIONS.items():
+        for section in wanted or SECTIONS:
+            name, selector = SECTIONS[section]
             take_section(browser, pages[name], section, selector)
-        take_dialogs(browser, {"lightbox": pages["photographs"], "waveform": pages["tones"]})
+        if not wanted:
+            take_dialogs(browser, {"lightbox": pages["photographs"], "waveform": pages["tones"]})
         browser.close()
 
 
@@ -77,7 +79,7 @@ def take_screens(browser: Browser, pages: dict[str, Path]) -> None:
     pin(tab, ("l2", ""), ("linf", ""))
     save(tab, "report-classes", "#classes")
     save(open_page(browser, pages["digits"], 1400, 1240, "dark"), "report-convergence-dark", "#convergence")
-    save(open_page(browser, pages["compared"], 1400, 800, "light"), "report-compare", "#compare")
+    save(open_page(browser, pages["compared"], 1400, 960, "light"), "report-compare", "#compare")
     save(open_page(browser, pages["photographs"], 1400, 900, "light"), "report-samples", "#samples", exact=True)
     tab = open_page(browser, pages["photographs"], 1050, 800, "dark")
     tab.locator("#samples .name").nth(6).click()
@@ -137,8 +139,8 @@ def beside(name: str, parts: list[Image.Image]) -> None:
     for part in parts:
         sheet.paste(part, (left, 0))
         left += part.width + GAP
-    sheet.save(IMAGES / "report" / f"{name}.webp", quality=52, method=6)
+    sheet.save(IMAGES / "report" / f"{name}.webp", quality=50, method=6)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -208,7 +208,7 @@ def draw_matrix(view: View) -> Chart:
     few, most = len(view.shown) <= MAX_LABELLED, max(view.datasets["pairs"].columns["all"], default=1)
     scale = alt.Scale(domain=view.shown)
     angle = -90 if not few else 0 if max(map(len, view.shown), default=0) <= MAX_UPRIGHT else -45
-    x = alt.X("to:N", title="adversarial class", scale=scale, axis=class_labels(angle))
+    x = alt.X("to:N", title="adversarial class", scale=scale, axis=class_labels(angle, every=few))
     y = alt.Y("from:N", title="class", scale=scale, axis=class_labels())
     cells = base.mark_rect(color=BLUE).encode(
         x, y, opacity=alt.Opacity("count:Q", scale=alt.Scale(domain=[0, most], range=[0.08, 0.7]), legend=None),
