@@ -154,5 +154,7 @@ def margin_y(axis: MarginAxis, field: str, quantity: str = "margin", **options: 
 def class_labels(angle: int = 0, *, every: bool = False) -> alt.Axis:
     """Return the labels of an axis of classes, every one or as many as have room."""
     first = "length(datum.label) > 20 ? split(datum.label, ',')[0] : datum.label"  # of several names of one class
-    return alt.Axis(labelLimit=130, labelAngle=angle, labelExpr=first, domain=False, ticks=False,
-                    **({"labelOverlap": False} if every else {}))  # fmt: skip
+    overlap = False if every else alt.Undefined
+    return alt.Axis(
+        labelLimit=130, labelAngle=angle, labelExpr=first, labelOverlap=overlap, domain=False, ticks=False
+    )  # fmt: skip
