@@ -1,17 +1,18 @@
 """AutoAttack's class with our attack: its signatures, its example script, its state file."""
 
 import json
-import runpy
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-import torchvision_stub
 from models import inputs, smooth
 from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import eval_script
 
 import marginattack as ma
 from marginattack.integrations import autoattack
@@ -63,40 +64,16 @@ def test_robust_accuracy_is_at_most_autoattacks(images: tuple[nn.Module, Tensor,
         assert 0 < (model(ours).argmax(1) == y).sum() <= theirs < 11
 
 
-def test_autoattacks_own_example_runs_with_our_import(
-    images: tuple[nn.Module, Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    script = Path(pytest.importorskip("pyautoattack", reason="its script is run").__file__).parent / "examples/eval.py"
-    torchvision_stub.install()
-    import torchvision
-
+def test_autoattacks_own_example_runs_with_our_import(images: tuple[nn.Module, Tensor, Tensor]) -> None:
+    pytest.importorskip("pyautoattack", reason="its script is run")
     model, x, y = images[0], images[1][:5], images[2][:5]
-
-    class Images(torch.utils.data.Dataset[Any]):
-        def __init__(self, **_: object) -> None: ...
-
-        def __len__(self) -> int:
-            return len(x)
-
-        def __getitem__(self, row: int) -> tuple[Tensor, int]:
-            return x[row], int(y[row])
-
-    resnet = ModuleType("resnet")
-    resnet.ResNet18 = make_network  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "resnet", resnet)
-    monkeypatch.setitem(sys.modules, "pyautoattack", autoattack)  # our import in its place
-    monkeypatch.setattr(torchvision.datasets, "CIFAR10", Images)
-    monkeypatch.setattr(nn.Module, "cuda", lambda module: module)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    torch.save(model.state_dict(), tmp_path / "weights.pt")
-    arguments = ["--model", tmp_path / "weights.pt", "--save_dir", tmp_path, "--log_path", tmp_path / "log.txt",
-                 "--epsilon", EPS, "--n_ex", 5, "--batch_size", 5]  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["eval.py", *map(str, arguments)])
-    runpy.run_path(str(script), run_name="__main__")
-    stored = torch.load(next(tmp_path.glob("aa_standard_1_5_eps_*.pth")))["adv_complete"]
-    robust = float((model(stored).argmax(1) == y).double().mean())
-    assert f"robust accuracy: {robust:.2%}" in capsys.readouterr().out
+    before = set(sys.modules), list(sys.path)
+    points, printed, seconds = eval_script.run_script(autoattack, model, x, y, norm="Linf", eps=EPS)
+    assert (set(sys.modules) >= before[0], sys.path) == (True, before[1])
+    robust = float((model(points).argmax(1) == y).double().mean())
+    assert 0 < robust < 1
+    assert f"robust accuracy: {robust:.2%}" in printed
+    assert seconds > 0
 
 
 def test_an_interrupted_evaluation_resumes(
