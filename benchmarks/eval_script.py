@@ -37,9 +37,8 @@ from marginattack.reproduce.markdown import table
 
 # network: norm, radius and number of images; the radii are near the median margin, and 8/255
 CASES = {
-    "mnist-cnn": ("Linf", 0.0938, 100),
-    "cifar10-resnet32": ("Linf", 0.00218, 40),
-    "cifar10-resnet32-adv": ("Linf", 8 / 255, 40),
+    "mnist-cnn": ("Linf", 0.0938, 50),
+    "cifar10-resnet32-adv": ("Linf", 8 / 255, 20),
 }
 LINE = "robust accuracy: "  # what both print last
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import eval_script
 
 import marginattack as ma
-from marginattack.integrations import autoattack
+from marginattack.attacks.external.base import ProblemInfo
+from marginattack.integrations import autoattack, pyautoattack
 from marginattack.integrations.autoattack import AutoAttack
 
 EPS = 0.006
@@ -121,6 +123,7 @@ def test_the_custom_version_runs_each_attack_with_its_settings(images: tuple[nn.
     adversary = AutoAttack(lambda z: model(z), norm="L2", eps=0.06, version="custom", verbose=False)
     adversary.attacks_to_run, adversary.budget = names, 100
     adversary.apgd.n_iter = adversary.apgd_targeted.n_iter = 10
+    adversary.apgd.n_restarts = 1
     adversary.square.n_queries = 20
     found = adversary.run_standard_evaluation_individual(x, y)
     assert list(found) == names == adversary.attacks_to_run
@@ -129,6 +132,49 @@ def test_the_custom_version_runs_each_attack_with_its_settings(images: tuple[nn.
     adversary.square.n_queries = 1
     again = adversary.run_standard_evaluation_individual(x, y)
     assert (model(again["square"]).argmax(1) == y).sum() > robust["square"] - 1
+
+
+def test_fab_is_that_of_autoattack_with_its_settings(images: tuple[nn.Module, Tensor, Tensor]) -> None:
+    peer = pytest.importorskip("pyautoattack", reason="its FAB is run")
+    model, x, y = images
+    ours = AutoAttack(model, eps=EPS, version="custom", attacks_to_run=["fab"], verbose=False)
+    theirs = peer.AutoAttack(model, eps=EPS, version="custom", attacks=["fab"], seed=0)
+    assert (ours.fab.n_restarts, ours.apgd.n_restarts) == (theirs.fab.n_restarts, theirs.apgd.n_restarts)
+    for each in (ours, theirs):
+        each.fab.n_iter, each.fab.n_restarts = 4, 2
+    points = ours.run_standard_evaluation(x, y)
+    with torch.random.fork_rng():
+        expected, _ = theirs.run_standard_evaluation(x, y)
+    left = [int((model(each).argmax(1) == y).sum()) for each in (points, expected)]
+    assert 0 < left[0] <= left[1] < 11
+    targeted = ours._fab("fab-t").settings(ProblemInfo("linf", 100, 5, grayscale=False))
+    assert (targeted["targeted"], targeted["n_target_classes"], targeted["n_restarts"]) == (True, 4, 1)
+
+
+def test_pyautoattacks_class_returns_pairs_and_has_its_signatures(images: tuple[nn.Module, Tensor, Tensor]) -> None:
+    peer = pytest.importorskip("pyautoattack", reason="its signatures are compared").AutoAttack
+    model, x, y = images
+    kind = pyautoattack.AutoAttack
+    for name in ("__init__", "run_standard_evaluation", "run_standard_evaluation_individual", "clean_accuracy"):
+        known = signature(getattr(kind, name)).parameters
+        assert set(signature(getattr(peer, name)).parameters) <= set(known), name
+    adversary = kind(model, eps=EPS, budget=60)
+    points, predicted = adversary.run_standard_evaluation(x, y, batch_size=4)
+    assert torch.equal(model(points).argmax(1), predicted)
+    alone = AutoAttack(model, eps=EPS, budget=60, verbose=False)
+    assert torch.equal(alone.run_standard_evaluation(x, y, bs=4), points)
+    found = kind(model, eps=EPS, version="custom", attacks=["race"], budget=60).run_standard_evaluation_individual(x, y)
+    assert [part.shape for part in found["race"]] == [x.shape, y.shape]
+
+
+def test_pyautoattacks_class_logs_and_prints_nothing(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = torch.tensor([[0.9, 0.2], [0.5, 0.4]]), torch.tensor([0, 0])
+    with caplog.at_level("DEBUG", "auto-attack"):
+        pyautoattack.AutoAttack(nn.Identity(), eps=0.2, budget=60).run_standard_evaluation(x, y)
+    assert "robust accuracy: 50.00%" in caplog.text
+    assert capsys.readouterr().out == ""
 
 
 def test_a_point_just_outside_the_radius_does_not_count() -> None:

@@ -32,7 +32,9 @@ def images() -> tuple[nn.Module, Tensor, Tensor]:
     return (model, *inputs(model, (3, 5, 5), n=8))
 
 
-@pytest.mark.parametrize("name", ["autoattack", "foolbox", "attackbench", "torchattacks", "maite", "training"])
+@pytest.mark.parametrize(
+    "name", ["autoattack", "pyautoattack", "foolbox", "attackbench", "torchattacks", "maite", "training"]
+)
 def test_the_examples_of_the_docstrings_run(name: str) -> None:
     pytest.importorskip("foolbox", reason="an example uses it")
     result = doctest.testmod(import_module(f"marginattack.integrations.{name}"))

@@ -91,6 +91,7 @@ def test_wandb(case: tuple[nn.Module, Tensor, Tensor], tmp_path: Path) -> None:
     wandb = pytest.importorskip("wandb", reason="its offline mode is used")
     with wandb.init(mode="offline", dir=tmp_path) as run:
         values = measure_epoch(*case, 4, budget=20, log=run, eps=[0.1])
+    wandb.teardown()  # its service has written the file
     (file,) = tmp_path.rglob("*.wandb")
     assert [key for key in values if key.encode() not in file.read_bytes()] == []
 
