@@ -38,6 +38,7 @@ $(VENV)/demo-installed: pyproject.toml constraints.txt
 
 $(VENV)/dev-installed: $(VENV)/demo-installed
 	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps adv-lib==0.2.8 torchattacks==3.5.1  # of what these require, visdom cannot be built any more
 	touch $@
 
 clean:

@@ -14,6 +14,13 @@ EXTERNAL_ATTACKS: dict[str, ExternalAttack] = {
     for attack in library.ATTACKS
 }
 
+# Libraries that cannot be installed with what they require: adv-lib's visdom cannot be built with a recent setuptools,
+# torchattacks needs a version of requests from 2021. Their attacks use neither.
+NO_DEPENDENCIES = {
+    "advlib": "--no-deps adv-lib==0.2.8 tqdm",
+    "torchattacks": "--no-deps torchattacks==3.5.1",
+}
+
 
 def external_attack(name: str) -> ExternalAttack:
     """Look up an attack of another library.
@@ -37,7 +44,7 @@ def external_attack(name: str) -> ExternalAttack:
         raise InputError(f"no external attack named {base!r}: {choose(base, EXTERNAL_ATTACKS)}")
     attack = EXTERNAL_ATTACKS[base]
     if reason := attack.why_unavailable():
-        install = "--no-deps torchattacks" if base.startswith("torchattacks:") else '"marginattack[peers]"'
+        install = NO_DEPENDENCIES.get(base.partition(":")[0], '"marginattack[peers]"')
         raise InputError(f"{base}: {reason}; pip install {install}")
     within = attack.eps is not None
     return replace(attack, eps=parse_radius(name, within=within)) if at or within else attack
