@@ -179,8 +179,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = {name: files.split(",") for name, _, files in (entry.partition("=") for entry in options.data)}
-    rows = [run_case(name, data) for name in options.cases]
-    write("eval-script", {"rows": rows})
+    rows = []
+    for name in options.cases:
+        rows.append(run_case(name, data))
+        write("eval-script", {"rows": rows})  # after each case, so that an interrupted run leaves what it has
     print("\n".join(format_table(rows)))
 
 
