@@ -157,8 +157,8 @@ def run_case(name: str, data: dict[str, list[str]]) -> dict[str, Any]:
     return row
 
 
-def format_table(rows: list[dict[str, Any]]) -> list[str]:
-    """The rows in Markdown."""
+def format_table(numbers: dict[str, Any]) -> list[str]:
+    """The rows of the record in Markdown."""
     header = ("network", "ε (ℓ∞)", "images", "clean", "robust: AutoAttack", "marginattack", "CPU seconds: AutoAttack",
               "marginattack", "share")  # fmt: skip
     return table(header, [
@@ -166,7 +166,7 @@ def format_table(rows: list[dict[str, Any]]) -> list[str]:
          r["ours"]["printed"],
          f"{r['theirs']['seconds']:.0f}", f"{r['ours']['seconds']:.0f}",
          f"{r['ours']['seconds'] / r['theirs']['seconds']:.0%}")
-        for r in rows
+        for r in numbers["rows"]
     ])  # fmt: skip
 
 
@@ -179,11 +179,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = {name: files.split(",") for name, _, files in (entry.partition("=") for entry in options.data)}
-    rows = []
+    numbers: dict[str, Any] = {"rows": []}
     for name in options.cases:
-        rows.append(run_case(name, data))
-        write("eval-script", {"rows": rows})  # after each case, so that an interrupted run leaves what it has
-    print("\n".join(format_table(rows)))
+        numbers["rows"].append(run_case(name, data))
+        write("eval-script", numbers)  # after each case, so that an interrupted run leaves what it has
+    print("\n".join(format_table(numbers)))
 
 
 if __name__ == "__main__":
