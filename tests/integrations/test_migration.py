@@ -54,7 +54,7 @@ def run_page(name: str, case: tuple[nn.Module, Tensor, Tensor], eps: float = EPS
     blocks = BLOCK.findall((DOCS / f"migrate-from-{name}.md").read_text())
     scope: dict[str, Any] = dict(zip(("model", "images", "labels"), case, strict=True))
     scope["norm"] = "l2" if name == "adv-lib" else "linf"
-    left = {}
+    left = dict[str, int]()
     for kind, code in blocks:
         if kind == "no-run":
             continue

@@ -26,7 +26,7 @@ def load() -> Any:
             stub.__spec__ = ModuleSpec(name, None)  # importlib.util.find_spec needs one
             setattr(stub, attribute, None)
             sys.modules[name] = stub
-    module = import_module("adv_lib.attacks.fast_minimum_norm")
+    module: Any = import_module("adv_lib.attacks.fast_minimum_norm")
     if not isinstance(module.l0_projection_, partial):
         module.l0_projection_ = partial(_project_l0, module.l0_projection_)
     return import_module("adv_lib.attacks")
