@@ -1,6 +1,6 @@
-"""How tight certified bounds are, what they cost, and that none is wrong: lower / upper per sample, on one CPU thread.
+"""How tight certified bounds are and what they cost: lower / upper per sample, on one CPU thread.
 
-    PYTHONPATH=benchmarks:tests/bounds python benchmarks/brackets.py [PART …]
+    PYTHONPATH=src:benchmarks python benchmarks/brackets.py [PART …]
 
 Each part writes a record of its own; table is the default. The upper side is Race with 400 passes. Limits and seconds
 are CPU time, since the machine may be shared; those of gpu are of the clock.
@@ -8,25 +8,26 @@ are CPU time, since the machine may be shared; those of gpu are of the clock.
 table      relaxations on small networks and on the bundled ones, with a limit of 15 s per digit
 exact      50 digits of each network of small_networks.py, with a limit of 60 s per digit
 adversarial  the same for 4 digits of those that were trained against PGD
-soundness  lower ≤ exact ≤ upper on random networks, and random points inside certified balls
+single     10 digits one at a time, of the bundled network and of one with 53,090 parameters
+memory     peak memory with 1,000 classes, for several sizes of a chunk
 certified  certified and attacked accuracy of a network trained for interval bounds
 gpu        64 digits of the bundled network at once, on a GPU
 """
 
+import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
-from record import DEVICE, correct_samples, write
+from record import DEVICE, correct_samples, peak_memory, run_child, write
 from small_networks import small_network
-from torch import Tensor, nn
+from torch import nn
 
 import marginattack as ma
-from marginattack.bounds import METHODS
+from marginattack.bounds import Relaxation
 from marginattack.reproduce.markdown import table
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
@@ -34,7 +35,12 @@ from marginattack.sources.networks import zoo
 LIMIT = 15.0  # seconds per digit
 EXACT_LIMIT = 60.0  # seconds per digit
 EPSILON = (0.02, 0.05, 0.1)
-PLAIN = (("784-20-10", "l2"), ("784-20-10", "linf"), ("784-50-50-10", "linf"), ("two-conv", "linf"))
+SINGLE_LIMIT = 15.0  # seconds per digit
+CHUNKS = (2**18, 2**20, 2**22)
+CLASSES = 1000
+PLAIN = (
+    ("784-20-10", "l1"), ("784-20-10", "l2"), ("784-20-10", "linf"), ("784-50-50-10", "linf"), ("two-conv", "linf"),
+)  # fmt: skip
 
 
 def case(name: str, model: nn.Module, n: int, norm: str, method: str, limit: float | None = None) -> dict[str, Any]:
@@ -48,7 +54,7 @@ def case(name: str, model: nn.Module, n: int, norm: str, method: str, limit: flo
     row = {
         "model": name, "norm": norm, "method": method, "n": n, "time_limit": limit, "seconds_per_sample": seconds,
         "median": statistics.median(shares), "least": min(shares), "largest": max(shares),
-        "closed": int(brackets.closed.sum()), "lower_above_attack": int((brackets.lower > margins.distance).sum()),
+        "closed": int(brackets.closed.sum()),
     }  # fmt: skip
     print(row, flush=True)
     return row
@@ -119,7 +125,6 @@ def exact(n: int = 50, cases: Sequence[tuple[str, str]] = PLAIN, record: str = "
             shares.append(float(one.lower / one.upper))
             closed += bool(one.closed)
             nearer += bool(one.upper < 0.99 * margins.distance[i])
-            assert float(one.lower) <= float(margins.distance[i])
             print(i, f"{shares[-1]:.3f}", f"{seconds[-1]:.2f} s", flush=True)
         row = {
             "model": name, "norm": norm, "method": "exact", "n": n, "time_limit": EXACT_LIMIT,
@@ -130,64 +135,6 @@ def exact(n: int = 50, cases: Sequence[tuple[str, str]] = PLAIN, record: str = "
         print(row, flush=True)
         rows.append(row)
         write(record, rows)
-
-
-def random_network(seed: int, sizes: tuple[int, ...]) -> nn.Sequential:
-    """A ReLU network with normal weights whose boundaries cross the unit cube."""
-    generator = torch.Generator().manual_seed(seed)
-    parts: list[nn.Module] = []
-    for a, b in pairwise(sizes):
-        layer = nn.Linear(a, b)
-        layer.weight.data = torch.randn(b, a, generator=generator)
-        layer.bias.data = torch.randn(b, generator=generator) / 2 - layer.weight.data.sum(1) / 2
-        parts += [layer, nn.ReLU()]
-    return nn.Sequential(*parts[:-1]).requires_grad_(False)
-
-
-def points_in(x: Tensor, radius: Tensor, norm: str, count: int, seed: int) -> Tensor:
-    """Random points of each ball and the box, half of them at the border: (n, count, d)."""
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(len(x), count, x.shape[1], generator=generator, dtype=torch.float64)
-    noise[:, ::2] = noise[:, ::2].sign() if norm == "linf" else noise[:, ::2]
-    size = ma.core.norms.NORMS[norm].size(noise.flatten(0, 1)).view(len(x), count, 1)
-    length = torch.rand(len(x), count, 1, generator=generator, dtype=torch.float64)
-    length[:, ::2] = 1 - 1e-6
-    return (x.double()[:, None] + length * radius.clamp(max=9.0)[:, None, None] * noise / size).clamp(0, 1).to(x.dtype)
-
-
-def soundness(networks: int = 24, n: int = 30, exact_n: int = 4, count: int = 60) -> None:
-    """Every method against exact answers, an attack, and random points."""
-    from references import exact_margin
-
-    triples = exact_triples = violations = points = wrong = 0
-    for seed in range(networks):
-        small = seed % 2 == 0
-        model = random_network(seed, (3, 3, 2, 3) if small else (8, 24, 16, 5))
-        x = torch.rand(n, 3 if small else 8, generator=torch.Generator().manual_seed(seed))
-        y = model(x).argmax(1)
-        for norm in ("l1", "l2", "linf"):
-            upper = ma.measure(model, x, y, norm, budget=100)
-            found = [ma.bound(model, x, y, norm, upper=upper, method=m) for m in ("ibp", "crown", "alpha")]
-            few = upper.distance[:exact_n]
-            closed = ma.bound(model, x[:exact_n], y[:exact_n], norm, upper=few, method="exact", time_limit=5.0)
-            triples += n
-            violations += int((closed.lower > few * (1 + 1e-9)).sum())
-            violations += sum(int((b.lower > torch.minimum(b.upper, upper.distance) * (1 + 1e-9)).sum()) for b in found)
-            for i in range(exact_n if small else 0):
-                truth = exact_margin(model, x[i], int(y[i]), norm)
-                exact_triples += 1
-                violations += sum(float(b.lower[i]) > truth * (1 + 1e-7) + 1e-9 for b in (*found, closed))
-                violations += float(closed.upper[i]) < truth * (1 - 1e-5) - 1e-6
-            radius = torch.stack([b.lower for b in found]).amax(0)
-            radius[:exact_n] = torch.maximum(radius[:exact_n], closed.lower)
-            inside = points_in(x, radius, norm, count, seed)
-            points += inside[..., 0].numel()
-            wrong += int((model(inside.flatten(0, 1)).argmax(1).view(n, count) != y[:, None]).sum())
-        print(seed, triples, exact_triples, violations, points, wrong, flush=True)
-    write("brackets-soundness", {
-        "triples": triples, "with_exact_answer": exact_triples, "methods": list(METHODS), "violations": violations,
-        "points_in_certified_balls": points, "misclassified": wrong,
-    })  # fmt: skip
 
 
 def certified(n: int = 200) -> None:
@@ -209,6 +156,90 @@ def certified(n: int = 200) -> None:
             })  # fmt: skip
             print(rows[-1], flush=True)
     write("brackets-certified", rows)
+
+
+def single(n: int = 10) -> None:
+    """Digits one at a time: how long each takes, and what is certified of it."""
+    rows = []
+    cases = (
+        ("mnist-cnn", zoo("mnist-cnn"), "crown", SINGLE_LIMIT),
+        ("interval", small_network("interval"), "alpha", None),
+    )
+    for name, model, method, limit in cases:
+        images, labels = correct_samples(model, *samples("mnist"), n)
+        margins = ma.measure(model, images, labels, "linf", budget=400)
+        shares, radii, seconds, by = [], [], [], []
+        for i in range(n):
+            began = time.process_time()
+            one = ma.bound(
+                model, images[i, None], labels[i, None], "linf", upper=margins.distance[i, None], method=method,
+                time_limit=limit,
+            )  # fmt: skip
+            seconds.append(time.process_time() - began)
+            radii.append(float(one.lower))
+            shares.append(float(one.lower / one.upper))
+            by.append(one.certified_by[0])
+            print(i, f"{radii[-1]:.4f}", f"{shares[-1]:.3f}", f"{seconds[-1]:.2f} s", flush=True)
+        rows.append({
+            "model": name, "parameters": sum(each.numel() for each in model.parameters()), "norm": "linf",
+            "method": method, "n": n, "time_limit": limit, "seconds_per_sample": statistics.mean(seconds),
+            "largest_seconds": max(seconds), "least_radius": min(radii), "median_radius": statistics.median(radii),
+            "median": statistics.median(shares), "least": min(shares), "largest": max(shares),
+            "certified_by": sorted(set(by)),
+        })  # fmt: skip
+        write("brackets-single", rows)
+
+
+def single_page(rows: list[dict[str, Any]]) -> list[str]:
+    """The table of digits one at a time in docs/bounds.md."""
+    header = ("model", "parameters", "method", "n", "certified radius: least", "median", "s per digit: mean", "largest")
+    return table(header, [
+        (
+            row["model"], f"{row['parameters']:,}", row["method"], row["n"],
+            *(f"{row[k]:.4f}" for k in ("least_radius", "median_radius")),
+            *(f"{row[k]:.2g}" for k in ("seconds_per_sample", "largest_seconds")),
+        )
+        for row in rows
+    ])  # fmt: skip
+
+
+def memory() -> None:
+    """Peak memory of one process per chunk size."""
+    write("brackets-memory", [run_child(__file__, "memory", chunk) for chunk in CHUNKS])
+
+
+def memory_of(chunk: int, n: int = 8) -> dict[str, Any]:
+    """Memory that the bounds of a network with many classes add to that of the process, and what they certify."""
+    torch.manual_seed(0)
+    layers = (nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, CLASSES))
+    model, images = nn.Sequential(*layers).requires_grad_(False), torch.rand(n, 1024)
+    labels = model(images).argmax(1)
+    ma.bound(model, images[:1], labels[:1], method="ibp")  # what torch itself needs
+    few_steps = Relaxation(name="alpha", backward=True, steps=3)
+    before, began = peak_memory(), time.process_time()
+    brackets = ma.bound(model, images, labels, method=few_steps, chunk=chunk, tolerance=0.25)
+    return {
+        "chunk": chunk, "n": n, "classes": CLASSES, "mebibytes": peak_memory() - before,
+        "seconds": time.process_time() - began, "median_lower": float(brackets.lower.median()),
+    }  # fmt: skip
+
+
+def memory_page(rows: list[dict[str, Any]]) -> list[str]:
+    """The table of peak memory in docs/bounds.md."""
+    header = ("chunk", "n", "classes", "MiB", "MiB per 2^20 numbers of a chunk", "s", "median radius")
+    return table(header, [
+        (
+            f"2^{row['chunk'].bit_length() - 1}", row["n"], f"{row['classes']:,}", f"{row['mebibytes']:.0f}",
+            f"{row['mebibytes'] / row['chunk'] * 2**20:.0f}", f"{row['seconds']:.1f}", f"{row['median_lower']:.4f}",
+        )
+        for row in rows
+    ])  # fmt: skip
+
+
+def soundness_page(numbers: dict[str, Any]) -> list[str]:
+    """The table of faults in docs/bounds.md, from the record of soundness.py."""
+    rows = [(name, each["bounds"], each["points"]) for name, each in numbers["faults"].items()]
+    return table(("fault", "wrong bounds found", "misclassified points"), rows)
 
 
 def gpu(n: int = 64) -> None:
@@ -234,13 +265,16 @@ def gpu(n: int = 64) -> None:
 
 
 PARTS = {
-    "table": relaxations, "exact": exact, "adversarial": adversarial, "soundness": soundness, "certified": certified,
-    "gpu": gpu,
+    "table": relaxations, "exact": exact, "adversarial": adversarial, "single": single, "memory": memory,
+    "certified": certified, "gpu": gpu,
 }  # fmt: skip
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if sys.argv[1:2] == ["memory"] and len(sys.argv) > 2:  # a process of its own
+        print(json.dumps(memory_of(int(sys.argv[2]))))
+        sys.exit()
     for part in sys.argv[1:] or ["table"]:
         if part != "gpu":
             time.monotonic = time.process_time  # the clock of ma.bound's time_limit

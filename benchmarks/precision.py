@@ -4,13 +4,16 @@
 
 Race with 400 passes, on the last digits or images that a network classifies correctly; of CIFAR-10 only 100 images are
 bundled. On a GPU the default precision, on a CPU bf16, which is float32 by default there. "other seed" is the same
-ratio for a second run in float32: what random draws change. "± mean ratio" is its standard error. ``--processes`` at
-a time, each for one network and norm. The time is measured by benchmarks/speed.py.
+ratio for a second run in float32: what random draws change. "± mean ratio" is its standard error. "logit error" is the
+largest change of a logit in that precision, and that of the median input, as shares of the median lead of the highest
+logit, by which a precision is chosen. ``--processes`` at a time, each for one network and norm. The time is measured by
+benchmarks/speed.py.
 """
 
 import argparse
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,8 @@ from record import CUDA, DEVICE, correct_samples, run_child, write
 from torch import Tensor
 
 import marginattack as ma
+from marginattack.execution.precision import logit_error
+from marginattack.execution.session import open_session
 from marginattack.sources.data import samples
 
 MODELS = ("mnist-cnn", "mnist-gelu", "mnist-cnn-adv", "mnist-kwta", "cifar10-resnet32", "cifar10-resnet32-adv")
@@ -42,6 +47,10 @@ def compare_precisions(name: str, norm: str, number: int, files: dict[str, str])
     def measure(precision: str, seed: int = 0) -> ma.Margins:
         return ma.measure(model, images, labels, norm, budget=400, precision=precision, seed=seed, batch=512)
 
+    with open_session(ma.Classifier(model)) as session:
+        batch = session.validate(images, labels)
+        logits, exact = session.logits(batch.images), session.evaluator()
+        errors = {low: logit_error(replace(exact, precision=low), batch.images, logits) for low in ("fp16", "bf16")}
     full, low, again = measure("float32"), measure("auto" if CUDA else "bf16"), measure("float32", seed=1)
     ratio, other = low.distance / full.distance, again.distance / full.distance
     return {
@@ -51,7 +60,7 @@ def compare_precisions(name: str, norm: str, number: int, files: dict[str, str])
         "worst": float(ratio.max()), "above 1.05": int((ratio > 1.05).sum()), "below 0.95": int((ratio < 0.95).sum()),
         "lost": int((low.success < full.success).sum()), "other seed: mean ratio": float(other.mean()),
         "other seed: ratio of means": float(again.distance.mean() / full.distance.mean()),
-        "other seed: above 1.05": int((other > 1.05).sum()),
+        "other seed: above 1.05": int((other > 1.05).sum()), "logit error": errors,
     }  # fmt: skip
 
 

@@ -2,7 +2,7 @@ r"""The time of a pass: the bare model, our attacks and those of other libraries
 
     PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/speed.py --data cifar10=FILE.npz imagenet=FILE.npz \
         [--cases cifar10-resnet32:128 …] [--only WORD …] [--modes MODE …] [--passes 200] [--peers-passes 200] \
-        [--rounds 5]
+        [--rounds 5] [--limit SECONDS] [--record NAME]
 
 In every round each contender runs once, in turn; ratios are taken within a round, and the record holds the median of
 the rounds and their spread. Everything has run before, so captured graphs and compiled code exist; their memory counts.
@@ -12,6 +12,10 @@ default precision flags, adv-lib also with a model in bf16. Four cases are netwo
 time of a pass does not depend on them. ``--modes`` are ways in which our attacks evaluate the model ("default" is one);
 ``--peers-passes`` is the number of passes of other libraries, and of the bare model if below 40: the time per pass
 hardly depends on it. On a CPU: one thread, process time.
+
+``benchmarks/bars.py`` runs the cases that a release must pass on a GPU, in about 10 minutes:
+
+    PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/bars.py
 
 ``--quality`` measures the time of CW with ten searches and of DDN with 1,000 steps, and the time that Race needs to
 reach margins that are as small on average; its budget grows until they are.
@@ -47,7 +51,7 @@ CASES = {
     "cpu": ("mnist-cnn:64", "cifar10-resnet32:32"),
 }  # fmt: skip
 OURS: dict[str, tuple[str, Attack, tuple[str, ...]]] = {  # norm, attack, modes
-    "race l2": ("l2", Race(), ("", " float32", " plain", " tf32", " compiled")),
+    "race l2": ("l2", Race(), ("", " float32", " plain", " tf32", " bf16", " compiled")),
     "race linf": ("linf", Race(), ("",)),
     "marginattack l2": ("l2", MarginAttack(), ("",)),
 }
@@ -56,7 +60,7 @@ MODES: dict[str, dict[str, dict[str, Any]]] = {  # of our attacks: how the class
         "": {}, " float32": {"precision": "float32"}, " plain": {"graphs": False, "precision": "float32"},
         " tf32": {"precision": "tf32"}, " compiled": {"compiled": True},
     },
-    "cpu": {"": {}},
+    "cpu": {"": {}, " bf16": {"precision": "bf16"}},
 }  # fmt: skip
 RANDOM = {  # networks of timm with random weights: their architectures and image sizes
     "cifar-resnet18": ("resnet18", 32), "resnet50": ("resnet50", 224), "vit-base": ("vit_base_patch16_224", 224),
@@ -256,8 +260,8 @@ def open_case(name: str, batch: int, files: dict[str, list[str]]) -> tuple[nn.Mo
 
 def measure_case(name: str, files: dict[str, list[str]], options: argparse.Namespace) -> dict[str, Any]:
     """Time all contenders on one model and batch."""
-    model_name, _, batch = name.partition(":")
-    model, x, y = open_case(model_name, int(batch), files)
+    model_name, _, size = name.partition(":")
+    model, x, y = open_case(model_name, int(size), files)
     if options.quality:
         return {"model": model_name, "batch": len(x), **compare_quality(model, x, y)}
     bare = bare_model(model, x, min(40, options.passes, options.peers_passes), options.only)
@@ -275,12 +279,17 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
     with ExitStack() as stack:
         for mode, classifier in classifiers.items():
             session = stack.enter_context(open_session(classifier))
-            ours = our_attacks(session, session.validate(x, y), options.passes, mode)
+            batch = session.validate(x, y)
+            ours = our_attacks(session, batch, options.passes, mode)
             for each, run in select(ours, options.only).items():
                 contenders[each] = run
                 memory[each] = max(time_pass(run)[1] for _ in range(options.warm_ups))
-            reasons[mode] = session.describe(low=True)
-        rounds = [{each: time_pass(run) for each, run in contenders.items()} for _ in range(options.rounds)]
+            low = session.calibrate(batch.images, low=Race().low_precision(L2, options.passes))
+            reasons[mode] = session.describe(low.search_precision)
+        rounds: list[dict[str, tuple[float, float]]] = []
+        began = time.perf_counter()
+        while len(rounds) < options.rounds and (not rounds or time.perf_counter() - began < options.limit):
+            rounds.append({each: time_pass(run) for each, run in contenders.items()})
     rows = [summary(each, rounds, memory[each]) for each in contenders]
     for row in rows:
         print(name, row, flush=True)
@@ -342,8 +351,8 @@ def summary(name: str, rounds: list[dict[str, tuple[float, float]]], memory: flo
     }  # fmt: skip
 
 
-def main() -> None:
-    """Run the chosen cases."""
+def parse() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FILE")
     parser.add_argument("--cases", nargs="+", default=CASES[DEVICE], metavar="MODEL:BATCH")
@@ -354,9 +363,16 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=200)
     parser.add_argument("--peers-passes", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--limit", type=float, default=float("inf"))  # seconds per case after which no round begins
     parser.add_argument("--warm-ups", type=int, default=2)  # untimed runs of ours; graphs are captured in the first
     parser.add_argument("--quality", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--record", metavar="NAME")  # of the record; by default speed-DEVICE or quality-DEVICE
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run the chosen cases."""
+    options = parse()
     if not CUDA:
         torch.set_num_threads(1)
     files = {name: paths.split(",") for name, _, paths in (entry.partition("=") for entry in options.data)}
@@ -364,7 +380,7 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     for name in options.cases:
         results.append(measure_case(name, files, options))
-        write(f"{'quality' if options.quality else 'speed'}-{DEVICE}", results)
+        write(options.record or f"{'quality' if options.quality else 'speed'}-{DEVICE}", results)
 
 
 if __name__ == "__main__":

@@ -141,6 +141,7 @@ def test_a_progress_bar_is_shown_on_request(capsys: pytest.CaptureFixture[str]) 
     ma.measure(MODEL, X, Y, progress=True, **QUICK)
     shown = capsys.readouterr().err
     assert "11/11" in shown
+    assert re.search(r"about \d+ s, by the time of a few passes", shown)
     assert re.search(r"11/11 \S+/s", shown)  # and how many per second
 
 

@@ -90,6 +90,17 @@ def test_shards_take_seconds_or_fill_an_efficient_batch(
     assert capsys.readouterr().err == (f"marginattack: {expected}" if size < 512 else "")
 
 
+def test_the_expected_time_is_told_with_shards_of_a_stated_size_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    data(tmp_path / "data.npz", 8)
+    monkeypatch.setattr(pace, "seconds_per_pass", lambda job, session: 0.05)
+    source = ["measure", "--model", MODEL, "--data", str(tmp_path / "data.npz"), "--budget", "40", "--shard", "8"]
+    _, err = cli(*source, "--out", str(tmp_path / "run"))
+    assert err.splitlines()[0] == "marginattack: about 16 s, by the time of a few passes"  # 40 passes of 8 samples
+    assert re.search(r"measuring 8/8, [\d.e+]+/s", err)
+
+
 def cli(*arguments: str) -> tuple[str, str]:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output

@@ -2,8 +2,9 @@
 
     PYTHONPATH=benchmarks python experiments/train/bounds_networks.py mnist.npz [NAME ...]
 
-Adam, one-cycle learning rate, fixed seed; one or two minutes per network on one CPU core. The weights are rounded to
-half precision; the accuracies that are printed and stored in benchmarks/networks are those of the rounded network.
+Adam, one-cycle learning rate, fixed seed, one CPU core: seconds for most networks, eight minutes for the interval one.
+The weights are rounded to half precision; the accuracies that are printed and stored in benchmarks/networks, with the
+seconds, are those of the rounded network.
 
 The interval network is trained on cross-entropy of the worst logits that intervals allow (Gowal et al. 2018), at a
 radius and with a weight that grow over the first half, in the end mixed half and half with the plain loss.

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from numbers import Real
 from typing import Any, overload
@@ -25,12 +25,18 @@ from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.streams import Chunk, class_names, count_rows, read_chunks
 from marginattack.core.validation import Batch
 from marginattack.errors import DiagnosisWarning, InputError
+from marginattack.execution.evaluator import ModelEvaluator
+from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.passes import out_of_memory
-from marginattack.execution.precision import by_clarity
-from marginattack.execution.session import Session, open_session
+from marginattack.execution.precision import by_clarity, lowest_precision
+from marginattack.execution.session import Session, Solution, open_session
+from marginattack.execution.threads import solve_parts
+from marginattack.execution.timing import describe_estimate, expected_passes, seconds_per_pass
 from marginattack.margins import Margins, MarginsByNorm
 from marginattack.sources.foreign import ModelWithBounds, unwrap
 
+BATCH = 256  # inputs that are attacked at a time
+TIMED = 0.5  # seconds in which passes are timed for the estimate next to a progress bar
 PROBED_OUTPUTS = 64  # inputs whose logits are looked at
 SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
 
@@ -40,7 +46,7 @@ def measure(
     model: nn.Module | Classifier | Session | ModelWithBounds, images: Any, labels: Any = ..., norm: NormLike = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
     budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
-    batch: int = ..., precision: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
+    batch: int | None = ..., precision: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
     randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ..., search: str | None = ...,
 ) -> Margins: ...  # fmt: skip
 @overload
@@ -49,7 +55,7 @@ def measure(
     norm: list[Any] | tuple[Any, ...] = ..., *,
     attack: Attack | str | None = ..., bounds: Bounds | None = ..., scale: Any = ..., fixed: Any = ...,
     budget: int | None = ..., enough: float | None = ..., targets: Any = ..., seed: int = ..., ids: Any = ...,
-    batch: int = ..., precision: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
+    batch: int | None = ..., precision: str = ..., compiled: bool = ..., progress: Callable[[int], None] | bool = ...,
     randomized: bool | Randomized = ..., eot: int | None = ..., diagnose: bool = ..., search: str | None = ...,
 ) -> MarginsByNorm: ...  # fmt: skip
 def measure(
@@ -57,7 +63,7 @@ def measure(
     norm: NormLike | list[Any] | tuple[Any, ...] = "l2", *,
     attack: Attack | str | None = None, bounds: Bounds | None = None, scale: Any = None, fixed: Any = None,
     budget: int | None = None, enough: float | None = None, targets: Any = None, seed: int = 0, ids: Any = None,
-    batch: int = 256, precision: str = "auto", compiled: bool = False,
+    batch: int | None = None, precision: str = "auto", compiled: bool = False,
     progress: Callable[[int], None] | bool = False, randomized: bool | Randomized = False, eot: int | None = None,
     diagnose: bool = True, search: str | None = None,
 ) -> Margins | MarginsByNorm:  # fmt: skip
@@ -89,13 +95,15 @@ def measure(
         targets: For each input the class to reach; any wrong class unless stated.
         seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
         ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
-        batch: How many inputs are attacked at a time; halved, down to one, when memory runs out.
+        batch: How many inputs are attacked at a time: 256 unless stated, on a CPU as many of them as fit into half of
+            the free memory; halved, down to one, when memory runs out.
         precision: In which ``Race`` searches, from 200 passes on: "float32", "tf32", "bf16", "fp16", or "auto" (the
             default): fp16 or bf16 on a GPU, in ℓ2 and ℓ∞, with 400 passes or more, where it hardly changes logits and
             gradients; else float32. What a search finds is confirmed and refined in float32. The result's
             ``settings["precision"]`` is what was used.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.
-        progress: Whether to show a progress bar; or a function that is called with the number of samples done.
+        progress: Whether to show a progress bar and an estimate of the time at the start; or a function that is called
+            with the number of samples done.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details.
             Adversarial then means misclassified with probability above 1/2, which fresh draws confirm.
         eot: Draws per query of a randomised model, each counted as a pass; 10 unless stated.
@@ -128,7 +136,7 @@ def measure(
         attack.check_norm(each)
     if budget is not None and budget < 1:
         raise InputError(f"budget is {budget}: it counts forwards + backwards per sample, so give at least 1")
-    if batch < 1:
+    if batch is not None and batch < 1:
         raise InputError(f"batch is {batch}: it must be at least 1")
     if search is not None:
         warnings.warn("measure(search=…) is deprecated: use precision=…", DeprecationWarning, stacklevel=2)
@@ -138,13 +146,14 @@ def measure(
     rule = as_randomized(randomized, eot)
     space = {"bounds": bounds, "scale": scale, "fixed": fixed}
     total = count_rows(images, labels)
-    classifier = _as_classifier(model, space, batch, precision, compiled, rule, images)
+    most = batch or BATCH
+    classifier = _as_classifier(model, space, most, precision, compiled, rule, images)
     with open_session(classifier) as session, show_progress(progress, total and total * len(norms)) as advance:
         if progress is True and session.classifier.device.type == "cpu":
-            batch = min(batch, SHOWN)
+            most = min(most, SHOWN)
         results = _measure_chunks(
-            session, read_chunks(images, labels, targets, ids, batch), norms, attack, batch=batch, budget=budget,
-            enough=enough, seed=seed, progress=advance,
+            session, read_chunks(images, labels, targets, ids, most), norms, attack, batch=most, fit=batch is None,
+            budget=budget, enough=enough, seed=seed, progress=advance,
         )  # fmt: skip
         findings = find_doubts(session, results, attack) if diagnose else []
     if findings:
@@ -156,13 +165,20 @@ def measure(
 
 
 def _measure_chunks(
-    session: Session, chunks: Iterable[Chunk], norms: Sequence[Norm], attack: Attack, *, batch: int,
+    session: Session, chunks: Iterable[Chunk], norms: Sequence[Norm], attack: Attack, *, batch: int, fit: bool,
     budget: int | None, enough: float | None, seed: int, progress: Callable[[int], None] | None,
 ) -> list[Margins]:  # fmt: skip
     """Measure chunks of samples in each norm."""
     parts: list[list[Margins]] = [[] for _ in norms]
-    for chunk in chunks:
+    for number, chunk in enumerate(chunks):
         samples = session.validate(*chunk)
+        if number == 0 and fit and session.classifier.device.type == "cpu":  # where memory does not run out in time
+            batch = min(batch, fitting_batch_size(session, samples.images[0]))
+            session = session.configure(batch_size=min(batch, session.batch_size))
+        if number == 0 and isinstance(progress, ProgressBar):
+            with suppress(Exception):  # a model that fails does so again when it is measured
+                each = seconds_per_pass(session, samples.images[:1], patience=TIMED)
+                progress.announce(each * expected_passes(attack, budget))
         for norm, done in zip(norms, parts, strict=True):
             margins, used = measure_samples(
                 session, samples, norm, attack, batch=batch, budget=budget, seed=seed, progress=progress, enough=enough
@@ -170,7 +186,14 @@ def _measure_chunks(
             if used.batch_size < session.batch_size:  # memory ran out
                 batch, session = used.batch_size, session.configure(batch_size=used.batch_size)
             done.append(margins)
-    return [Margins.join([replace(part, settings=done[-1].settings) for part in done]) for done in parts]
+    return [_join(done) for done in parts]
+
+
+def _join(parts: Sequence[Margins]) -> Margins:
+    """The results of all chunks, with the settings of the last one and the lowest precision of any."""
+    precision = lowest_precision([part.settings["precision"] for part in parts])
+    settings = parts[-1].settings | {"precision": precision}
+    return Margins.join([replace(part, settings=settings) for part in parts])
 
 
 def measure_samples(
@@ -192,8 +215,8 @@ def measure_samples(
         **({"within": attack.eps} if isinstance(attack, FixedRadiusAttack | ExternalAttack) and attack.eps else {}),
     }  # fmt: skip
     parts, used = [], session
-    for used, columns in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):
-        settings |= used.describe(attack.low_precision(norm, budget))
+    for used, columns, searched in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):
+        settings |= used.describe(lowest_precision([searched, settings.get("precision", "float32")]))
         parts.append(Margins(norm=norm.name, settings=settings, certified_by=(), **columns))
         if progress is not None:
             progress(len(columns["label"]))
@@ -219,6 +242,22 @@ def find_doubts(session: Session, results: Sequence[Margins], attack: Attack) ->
     return prioritise({each.code: each for each in doubts}.values())
 
 
+class ProgressBar:
+    """A progress bar on stderr with one task, in samples."""
+
+    def __init__(self, bar: Any) -> None:
+        self.bar, (self.task,) = bar, bar.tasks
+
+    def announce(self, seconds: float) -> None:
+        """Say how long all samples are expected to take, from the seconds that each takes."""
+        if self.task.total:
+            self.bar.console.print(describe_estimate(seconds * self.task.total), highlight=False)
+
+    def __call__(self, done: int) -> None:
+        rate = (self.task.completed + done) / max(self.task.elapsed or 0, 1e-9)
+        self.bar.update(self.task.id, advance=done, rate=f"{rate:.3g}/s")
+
+
 @contextmanager
 def show_progress(
     progress: Callable[[int], None] | bool | None, total: int | None
@@ -235,10 +274,7 @@ def show_progress(
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
         bar.add_task("", total=total, rate="")
-        (task,) = bar.tasks
-        yield lambda done: bar.update(
-            task.id, advance=done, rate=f"{(task.completed + done) / max(task.elapsed or 0, 1e-9):.3g}/s"
-        )
+        yield ProgressBar(bar)
 
 
 def as_attack(attack: Any) -> Attack:
@@ -281,16 +317,16 @@ def _measure_batches(
     budget: int | None,
     seed: int,
     enough: float | None,
-) -> Iterator[tuple[Session, dict[str, Any]]]:
+) -> Iterator[tuple[Session, dict[str, Any], str]]:
     """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next.
 
-    Each comes with the session that measured it.
+    Each comes with the session that measured it and the precision in which it was searched.
     """
     first = 0
     while first < len(samples):
         try:
             part = samples.select(slice(first, first + batch))
-            columns = _measure_batch(session, part, norm, attack, budget, seed, enough)
+            columns, precision = _measure_batch(session, part, norm, attack, budget, seed, enough)
         except (RuntimeError, MemoryError) as error:
             smaller = min(batch, len(samples) - first) // 2
             if smaller < 1 or not out_of_memory(error):
@@ -299,14 +335,14 @@ def _measure_batches(
             batch = smaller
             session = session.configure(batch_size=max(1, min(session.batch_size, smaller)))
             continue
-        yield session, columns
+        yield session, columns, precision
         first += batch
 
 
 def _measure_batch(
     session: Session, batch: Batch, norm: Norm, attack: Attack, budget: int | None, seed: int, enough: float | None
-) -> dict[str, Tensor]:
-    """One batch, as the columns of Margins."""
+) -> tuple[dict[str, Tensor], str]:
+    """One batch, as the columns of Margins, and the lowest precision in which an input was searched."""
     session.seed_draws(seed, batch.ids)
     logits, prediction, wrong, success, label = session.classify(batch)
     confidence = logits.double().softmax(1).gather(1, prediction[:, None])[:, 0]
@@ -321,10 +357,14 @@ def _measure_batch(
     todo = (~wrong).nonzero()[:, 0]
     low = attack.low_precision(norm, budget)
     parts = by_clarity(session.calibrate(batch.images, logits, low=low), batch, logits, todo) if len(todo) else []
-    for rows, evaluator in parts:
-        solution = session.solve(
+
+    def solve(rows: Tensor, evaluator: ModelEvaluator) -> Solution:
+        return session.solve(
             batch.select(rows), norm, attack, budget=budget, seed=seed, evaluator=evaluator, enough=enough
         )
+
+    shared = None if isinstance(attack, ExternalAttack) else attack  # which draws for a batch as a whole
+    for rows, solution in solve_parts(session, solve, parts, batch.images, shared):
         found = {
             "distance": solution.distance, "adversarial": solution.adversarial, "success": solution.success,
             "adversarial_label": torch.where(solution.success, solution.label, prediction[rows]),
@@ -333,4 +373,4 @@ def _measure_batch(
         }  # fmt: skip
         for name, column in found.items():
             columns[name][rows] = column
-    return columns
+    return columns, lowest_precision([evaluator.search_precision for _, evaluator in parts])

@@ -1,5 +1,6 @@
 """Independent references: linear programs, and exact margins of tiny networks by enumeration."""
 
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -25,17 +26,35 @@ def layers(model: nn.Module) -> Layers:
     return [(each.weight.detach().double().numpy(), each.bias.detach().double().numpy()) for each in found]
 
 
-def relaxed_minimum(parts: Layers, row: Array, lines: list[tuple[Array, ...]], lo: Array, hi: Array) -> float:
-    """Minimum of row · z over x in a box, z the output of the last layer, each ReLU between a lower and an upper line.
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """The part of the unit cube within a radius of its centre, in l1 or linf."""
+
+    centre: Array
+    radius: float
+    norm: str
+
+    def constraints(self, variables: int) -> tuple[list[Array], list[float]]:
+        """Rows and right sides, at most: in l1 one row per choice of signs, over all variables of a program."""
+        d = len(self.centre)
+        signs = [np.array(each) for each in product((1.0, -1.0), repeat=d)] if self.norm == "l1" else []
+        rows = [np.r_[each, np.zeros(variables - d)] for each in signs]
+        return rows, [self.radius + float(each @ self.centre) for each in signs]
+
+
+def relaxed_minimum(parts: Layers, row: Array, lines: list[tuple[Array, ...]], ball: Ball) -> float:
+    """Minimum of row · z over x in a ball, z the output of the last layer, each ReLU between a lower and an upper line.
 
     A linear program in all variables: x, then for each layer its pre-activation and, but for the last, its activation.
     """
+    lo, hi = (np.clip(ball.centre + side * ball.radius, 0, 1) for side in (-1, 1))
     sizes = [len(lo)]
     for weight, _ in parts:
         sizes += [len(weight)] * 2
     sizes = sizes[:-1]
     starts = np.cumsum([0, *sizes])
-    equal, right, upper, upper_right = [], [], [], []
+    equal, right = [], []
+    upper, upper_right = ball.constraints(starts[-1])
     for k, (weight, bias) in enumerate(parts):
         before, after = starts[2 * k], starts[2 * k + 1]
         for i in range(len(weight)):
@@ -60,25 +79,26 @@ def relaxed_minimum(parts: Layers, row: Array, lines: list[tuple[Array, ...]], l
     return solve(cost, upper or None, upper_right or None, equal, right, bounds=bounds)
 
 
-def crown(parts: Layers, rows: Array, lo: Array, hi: Array) -> Array:
+def crown(parts: Layers, rows: Array, ball: Ball) -> Array:
     """Bounds of rows · logits with the relaxation of CROWN, each by a linear program of its own."""
     lines: list[tuple[Array, ...]] = []
     for k in range(1, len(parts)):
         unit = np.eye(len(parts[k - 1][0]))
-        low = np.array([relaxed_minimum(parts[:k], each, lines, lo, hi) for each in unit])
-        high = -np.array([relaxed_minimum(parts[:k], -each, lines, lo, hi) for each in unit])
+        low = np.array([relaxed_minimum(parts[:k], each, lines, ball) for each in unit])
+        high = -np.array([relaxed_minimum(parts[:k], -each, lines, ball) for each in unit])
         open_ = (low < 0) & (high > 0)
         slope = np.where(open_, high / np.where(open_, high - low, 1), low >= 0)
         lines.append((np.where(open_, high > -low, low >= 0) * 1.0, slope, np.where(open_, -slope * low, 0)))
-    return np.array([relaxed_minimum(parts, each, lines, lo, hi) for each in rows])
+    return np.array([relaxed_minimum(parts, each, lines, ball) for each in rows])
 
 
-def exact_margin(model: nn.Module, x: Tensor, label: int, norm: str) -> float:
-    """The distance to the nearest point of [0, 1]^d of another class: the nearest of all activation patterns."""
+def exact_margins(model: nn.Module, x: Tensor, label: int, norm: str) -> Array:
+    """The distance to the nearest point of [0, 1]^d where each other class leads, over all patterns of signs."""
+    slope = next((each.negative_slope for each in model.modules() if isinstance(each, nn.LeakyReLU)), 0.0)
     parts = layers(model)
     centre = x.double().numpy().ravel()
     hidden = [len(weight) for weight, _ in parts[:-1]]
-    best = float("inf")
+    best = np.full(len(parts[-1][0]), np.inf)
     for pattern in product((0.0, 1.0), repeat=sum(hidden)):
         weight, bias, signs, offsets = np.eye(len(centre)), np.zeros(len(centre)), [], []
         left = list(pattern)
@@ -87,14 +107,20 @@ def exact_margin(model: nn.Module, x: Tensor, label: int, norm: str) -> float:
             weight, bias = w @ weight, w @ bias + b
             signs.append((1 - 2 * active)[:, None] * weight)  # active: h ≥ 0
             offsets.append((2 * active - 1) * bias)
-            weight, bias = active[:, None] * weight, active * bias
+            gain = np.where(active > 0, 1.0, slope)
+            weight, bias = gain[:, None] * weight, gain * bias
         w, b = parts[-1][0] @ weight, parts[-1][1] + parts[-1][0] @ bias
         for other in range(len(w)):
             if other != label:
                 a = np.vstack([*signs, (w[label] - w[other])[None]])
                 c = np.concatenate([*offsets, [b[other] - b[label]]])
-                best = min(best, _nearest(a, c, centre, norm))
+                best[other] = min(best[other], _nearest(a, c, centre, norm))
     return best
+
+
+def exact_margin(model: nn.Module, x: Tensor, label: int, norm: str) -> float:
+    """The distance to the nearest point of [0, 1]^d of another class."""
+    return float(exact_margins(model, x, label, norm).min())
 
 
 def _nearest(a: Array, c: Array, centre: Array, norm: str) -> float:

@@ -1,40 +1,36 @@
 """bound(): certified radii below every margin, for random networks with exact answers too."""
 
-from itertools import count, pairwise
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from random_networks import balanced, dense
 from references import exact_margin
 from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack.bounds import METHODS, Relaxation
+from marginattack.bounds.propagation import Propagation
 from marginattack.core.flags import tf32
 
 SLACK = 1e-9  # rounding of the reference's own distances
 
 
-def random_network(seed: int, d: int = 3, hidden: tuple[int, ...] = (3, 2), classes: int = 3) -> nn.Sequential:
+def dense_network(seed: int, *sizes: int) -> nn.Module:
     torch.manual_seed(seed)
-    sizes = (d, *hidden, classes)
-    parts: list[nn.Module] = []
-    for a, b in pairwise(sizes):
-        layer = nn.Linear(a, b)
-        layer.weight.data = torch.randn(b, a)
-        layer.bias.data = torch.randn(b) - layer.weight.data.sum(1) / 2
-        parts += [layer, nn.ReLU()]
-    return nn.Sequential(*parts[:-1]).requires_grad_(False)
+    return balanced(dense(*sizes).requires_grad_(False), sizes[:1])
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 @pytest.mark.parametrize("seed", range(2))
 def test_bounds_lie_below_exact_margins_and_attacks_above(norm: str, seed: int) -> None:
-    model = random_network(seed)
+    model = dense_network(seed, 3, 3, 2, 3)
     x = torch.rand(2, 3, generator=torch.Generator().manual_seed(seed))
     y = model(x).argmax(1)
     exact = torch.tensor([exact_margin(model, x[i], int(y[i]), norm) for i in range(len(x))], dtype=torch.float64)
+    assert bool(torch.isfinite(exact).all())
     upper = ma.measure(model, x, y, norm, budget=60).distance
     assert bool((upper >= exact * (1 - 1e-5)).all())
     for method in METHODS:
@@ -47,7 +43,7 @@ def test_bounds_lie_below_exact_margins_and_attacks_above(norm: str, seed: int) 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_no_point_inside_a_certified_ball_is_misclassified(norm: str) -> None:
-    model = random_network(0, d=4, hidden=(12, 12), classes=4)
+    model = dense_network(0, 4, 12, 12, 4)
     x = torch.rand(16, 4, generator=torch.Generator().manual_seed(0))
     y = model(x).argmax(1)
     radius = ma.bound(model, x, y, norm).lower.clamp(max=2.0)
@@ -101,15 +97,44 @@ def test_time_and_tolerance_end_the_search(
     brackets = ma.bound(network, digits[0][:1], digits[1][:1], "linf", time_limit=60.0)
     assert 60 <= brackets.seconds < 80  # a full search reads the clock thousands of times
     assert bool((brackets.lower > 1e-4).all())  # what intervals certified is kept
-    model = random_network(0, d=4, hidden=(12,))
+    model = dense_network(0, 4, 12, 3)
     x = torch.rand(4, 4)
     coarse, fine = (ma.bound(model, x, model(x).argmax(1), tolerance=t).lower for t in (0.5, 1e-3))
     assert bool((fine >= coarse).all())
     assert bool((fine > coarse).any())
 
 
+def test_batches_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))  # it is read once per node and chunk
+    for module in ("propagation", "search"):
+        monkeypatch.setattr(f"marginattack.bounds.{module}.time", clock)
+    model = dense_network(0, 4, 12, 12, 3)
+    x = torch.rand(4, 4, generator=torch.Generator().manual_seed(0))
+    y = model(x).argmax(1)
+    brackets = ma.bound(model, x, y, tolerance=1e-6, batch=1, time_limit=150.0)
+    assert 600 <= brackets.seconds < 650  # each sample would take all of it
+    assert bool((brackets.lower > 1e-3).all())
+
+
+@pytest.mark.parametrize("method", ["ibp", "crown", "lipschitz"])
+def test_certificates_beyond_an_adversarial_point_are_refused(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = dense_network(0, 3, 3, 2, 3)
+    x = torch.rand(3, 3, generator=torch.Generator().manual_seed(0))
+    y = model(x).argmax(1)
+    margins = ma.measure(model, x, y, "l2", budget=60)
+    ma.bound(model, x, y, "l2", upper=margins, method=method)
+    monkeypatch.setattr(Propagation, "leads", lambda _, labels, others: (others + 1.0, 0.0 * others))
+    monkeypatch.setattr("marginattack.bounds.lipschitz._factor", lambda layer: 1e-3)
+    with pytest.raises(ma.InputError, match=r"sample 0 is certified to .*, but has a margin of") as error:
+        ma.bound(model, x, y, "l2", upper=margins, method=method)
+    assert "\n" not in str(error.value)
+    distances = ma.bound(model, x, y, "l2", upper=margins.distance, method=method)  # of no known point
+    assert torch.equal(distances.lower, margins.distance)
+
+
 def test_batches_chunks_precision_and_sessions_change_nothing() -> None:
-    model = random_network(1, d=6, hidden=(10, 10))
+    model = dense_network(1, 6, 10, 10, 3)
     x = torch.rand(7, 6)
     y = model(x).argmax(1)
     expected = ma.bound(model, x, y, "l2", method="crown").lower
@@ -160,7 +185,7 @@ def test_margins_of_something_else_are_refused() -> None:
 
 def test_bounds_work_where_tf32_is_switched_off_as_on_a_gpu() -> None:
     cudnn, x = torch.backends.cudnn, torch.rand(2, 4)
-    model = random_network(0, 4)
+    model = dense_network(0, 4, 3, 2, 3)
     with tf32(False):
         brackets = ma.bound(model, x, model(x).argmax(1), "linf", method="crown")
         assert cudnn.conv.fp32_precision == cudnn.rnn.fp32_precision == "ieee"  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import marginattack as ma
 from marginattack.cli import app
-from marginattack.runs import bounding
+from marginattack.runs import bound_shard
 from marginattack.storage.bounds import commit_bounds
 from marginattack.storage.parquet import read_metadata, write_table
 from marginattack.storage.run_folder import RunFolder
@@ -189,7 +189,7 @@ def test_refining_that_is_interrupted_resumes(crown: Path, monkeypatch: pytest.M
         done.append(arguments)
         commit_bounds(*arguments)
 
-    monkeypatch.setattr(bounding, "commit_bounds", interrupted)
+    monkeypatch.setattr(bound_shard, "commit_bounds", interrupted)
     before = times(crown)
     marginattack("bound", crown, *CROWN[:3], "ibp", code=130)
     changed = {file for file, time in times(crown).items() if time != before[file]}

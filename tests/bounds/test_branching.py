@@ -7,7 +7,7 @@ import oracles
 import pytest
 import torch
 from references import exact_margin
-from test_bound import random_network
+from test_bound import dense_network
 from test_propagation import mlp, points_in, region_of
 from torch import Tensor, nn
 
@@ -57,7 +57,7 @@ def test_closed_brackets_hold_the_margin_that_mixed_integer_programming_finds() 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_points_that_an_attack_missed_are_found(norm: str) -> None:
-    model, x = random_network(0), torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
+    model, x = dense_network(0, 3, 3, 2, 3), torch.rand(2, 3, generator=torch.Generator().manual_seed(0))
     y = model(x).argmax(1)
     exact = torch.tensor([exact_margin(model, x[i], int(y[i]), norm) for i in range(2)], dtype=torch.float64)
     brackets = ma.bound(model, x, y, norm, upper=1.3 * exact, method="exact")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from references import crown, layers, solve
+from references import Ball, crown, layers, solve
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -62,14 +62,15 @@ def mlp(*sizes: int, scale: float = 1.0, seed: int = 0, activation: type[nn.Modu
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_crown_is_the_linear_program_of_its_relaxation(seed: int) -> None:
+@pytest.mark.parametrize(("norm", "radius"), [("linf", 0.1), ("l1", 0.3)])
+def test_crown_is_the_linear_program_of_its_relaxation(norm: str, radius: float, seed: int) -> None:
     model = mlp(5, 8, 7, 3, scale=2.0, seed=seed)
     x = torch.rand(1, 5)
-    got = logit_bounds(trace(model, x), region_of(x, "linf", 0.1), CROWN)[0]
-    lo, hi = ((x.double() + s).clamp(0, 1).numpy().ravel() for s in (-0.1, 0.1))
+    got = logit_bounds(trace(model, x), region_of(x, norm, radius), CROWN)[0]
     unit = np.eye(3)
     rows = np.concatenate([unit, -unit, unit - np.roll(unit, 1, 0)])
-    np.testing.assert_allclose(got.numpy(), crown(layers(model), rows, lo, hi), atol=1e-4)
+    ball = Ball(x.double().numpy().ravel(), radius, norm)
+    np.testing.assert_allclose(got.numpy(), crown(layers(model), rows, ball), atol=1e-4)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
@@ -208,6 +209,36 @@ def test_windows_and_chunks_change_nothing() -> None:
         expected = logit_bounds(written_out, region, CROWN)
         for chunk in (2**22, 1):
             torch.testing.assert_close(logit_bounds(graph, region, CROWN, chunk), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
+@pytest.mark.parametrize("method", [CROWN, ALPHA])
+def test_leads_are_computed_in_chunks(
+    method: Relaxation, activation: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = mlp(6, 20, 20, 9, scale=3.0, activation=activation), torch.rand(3, 6)
+    graph, region, labels = trace(model, x), region_of(x, "linf", 0.9), torch.tensor([0, 4, 8])
+    others = torch.arange(9).expand(3, 9)
+    whole = Propagation(graph.to(torch.float64), region, method).leads(labels, others)
+    unit = torch.eye(9, dtype=torch.float64)
+    plain = Propagation(graph.to(torch.float64), region, method).output(unit[labels][:, None] - unit)
+    assert bool((plain[0] <= 0).all())  # it would end once everything is positive
+    sizes: list[int] = []
+    output = Propagation.output
+
+    def counted(self: Propagation, rows: Tensor) -> tuple[Tensor, Tensor]:
+        sizes.append(rows.shape[1])
+        return output(self, rows)
+
+    monkeypatch.setattr(Propagation, "output", counted)
+    smooth = activation is nn.GELU and method is ALPHA
+    chunk = 3 * 20 * 2 * (48 if smooth else 1)  # two functions of all samples' widest layer
+    parts = Propagation(graph.to(torch.float64), region, method, Limits(chunk)).leads(labels, others)
+    assert sizes == [2, 2, 2, 2, 1]
+    rtol = 0.2 if smooth else 1e-9  # a chord touches at both ends: rounding decides which of them Adam follows
+    for found, expected, same in zip(parts, plain, whole, strict=True):
+        torch.testing.assert_close(found, expected, rtol=rtol, atol=1e-9)
+        torch.testing.assert_close(same, expected, rtol=rtol, atol=1e-9)
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])

@@ -1,7 +1,8 @@
 """Captured queries and steps: the bookkeeping with stand-ins for graphs, and real graphs on a GPU."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from marginattack.attacks.marginattack import TangentProjection
 from marginattack.attacks.race import scheduling
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
-from marginattack.core.problem import Problem
+from marginattack.core.problem import Problem, Step
 from marginattack.core.schedules import Constant, Power
 from marginattack.execution import captured as captures
 from marginattack.execution import graphs
@@ -83,6 +84,35 @@ def test_batches_of_similar_size_share_graphs(graphs_made: list[StandInGraph]) -
     sizes = (1, 8, 9, 100, 500, 512, 513, 1000)
     assert [graphs.graph_rows(n) for n in sizes] == [8, 8, 16, 104, 512, 512, 544, 1024]
     assert all(n <= graphs.graph_rows(n) <= max(8, 1.07 * n + 8) for n in range(1, 5000))
+
+
+@dataclass(frozen=True)
+class Descend(Step):
+    """A step down the gradient."""
+
+    queries: ClassVar = 1
+
+    def __call__(self, problem: Problem, numbers: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        _, g = problem.value_and_gradient(state[0])
+        return (problem.box.clamp(state[0] - numbers[:, :1] * problem.norm.steepest(g)),)
+
+
+@pytest.mark.parametrize(
+    ("plans", "captured"), [([1], 0), ([2], 0), ([3], 1), ([1, 1], 0), ([1, 1, 1], 1), ([2, 9], 1)]
+)
+def test_steps_that_are_not_replayed_are_not_captured(
+    graphs_made: list[StandInGraph], plans: list[int], captured: int
+) -> None:
+    problems = []
+    for graphs_allowed in (False, True):
+        with validated(Classifier(smooth(), graphs=graphs_allowed), *inputs(smooth(), n=8)) as (session, batch):
+            problem = session.problem(batch, as_norm("l2"))
+            x = problem.x0
+            for rows in plans:
+                (x,) = problem.run(Descend(), [[0.2]] * rows, x)
+        problems.append(problem)
+    assert len([graph for graph in graphs_made if graph.function.__name__ == "advance"]) == captured
+    check_same(*problems)
 
 
 def test_what_was_captured_before_changes_nothing(graphs_made: list[StandInGraph]) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import marginattack as ma
 from marginattack import Classifier
 from marginattack.execution import memory
 from marginattack.execution.session import open_session
@@ -41,3 +42,17 @@ def test_free_memory_is_that_of_a_machine() -> None:
 
 def test_a_model_in_half_precision_needs_less() -> None:
     assert 0 < bytes_per_input(network(8).to(torch.bfloat16)) < bytes_per_input(network(8))
+
+
+@pytest.mark.parametrize(("batch", "largest"), [(None, 4), (8, 8)])
+def test_on_a_cpu_measure_attacks_as_many_inputs_as_fit_unless_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, batch: int | None, largest: int
+) -> None:
+    """Where memory is overcommitted a process is killed, instead of an error that could be caught."""
+    model, images = network(8), torch.rand(16, *IMAGE.shape)
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 8 * bytes_per_input(model))
+    done: list[int] = []
+    ma.measure(model, images, labels, budget=20, batch=batch, progress=done.append)
+    assert done == [largest] * (16 // largest)

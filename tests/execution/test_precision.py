@@ -180,6 +180,43 @@ def test_a_precision_that_misleads_is_not_chosen(monkeypatch: pytest.MonkeyPatch
     assert ma.measure(Misled(error), x, y, budget=400).settings["precision"] == "float32"
 
 
+def test_the_precision_of_a_result_is_the_one_that_was_used() -> None:
+    """Where most inputs are within the error of bf16, all are searched in float32."""
+    x, y = inputs(Misled(1.0), n=8)
+    full, low = (ma.measure(Misled(1.0), x, y, budget=200, precision=each) for each in ("float32", "bf16"))
+    assert low.settings["precision"] == "float32"
+    assert low.distance.equal(full.distance)
+
+
+class FailsOnDark(nn.Module):
+    """In low precision it cannot handle dark inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = smooth(dtype=torch.float32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if next(self.parameters()).dtype != torch.float32 and bool((x.flatten(1).amax(1) < 0.1).any()):
+            raise RuntimeError("too dark")
+        logits: Tensor = self.model(x)
+        return logits
+
+
+@pytest.mark.parametrize(("order", "expected"), [((0, 1), "fp16"), ((1, 0), "float32"), ((1, 1), "float32")])
+def test_a_precision_that_fails_on_a_later_batch_is_not_reported_for_it(
+    monkeypatch: pytest.MonkeyPatch, order: tuple[int, int], expected: str
+) -> None:
+    monkeypatch.setattr(precision, "has_low_precision", lambda device: True)
+    monkeypatch.setattr(precision, "MOST_ERROR", 0.1)
+    light, _ = inputs(FailsOnDark(), n=4)
+    both = (light, 0.05 * light)
+    x = torch.cat([both[each] for each in order])
+    with torch.no_grad():
+        y = FailsOnDark()(x).argmax(1)
+    found = ma.measure(FailsOnDark(), x, y, budget=400, batch=4)
+    assert found.settings["precision"] == expected
+
+
 def test_the_former_name_of_the_argument_is_deprecated() -> None:
     x, y = inputs(smooth(), n=2)
     with pytest.warns(DeprecationWarning, match="use precision="):

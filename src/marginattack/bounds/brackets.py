@@ -14,6 +14,14 @@ from marginattack.margins import CLOSED, Margins
 AGREE = 1e-6  # share by which a lower bound may exceed a margin, since solvers have tolerances
 
 
+def check_agreement(lower: Tensor, upper: Tensor) -> None:
+    """Refuse certified radii beyond the distance of an adversarial point: one of both is wrong."""
+    if bool((wrong := lower > (1 + AGREE) * upper).any()):
+        row = int(wrong.nonzero()[0])
+        known = f"sample {row} is certified to {lower[row]:.4g}, but has a margin of {upper[row]:.4g}"
+        raise InputError(f"{known}: bounds and margins are of different models or inputs")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Brackets:
     """Between which distances the decision boundary lies: no adversarial point is nearer than ``lower``.
@@ -38,7 +46,7 @@ class Brackets:
         >>> images, labels = torch.tensor([[0.9, 0.2], [0.5, 0.1]]), torch.tensor([0, 0])
         >>> margins = ma.measure(torch.nn.Flatten(), images, labels, norm="linf")
         >>> ma.bound(torch.nn.Flatten(), images, labels, norm="linf", upper=margins)
-        Brackets(linf, n=2, closed=100.00%, median lower=0.2735, median upper=0.275)
+        Brackets(linf, n=2, closed=100.00%, median lower=0.2745, median upper=0.275)
     """
 
     norm: str
@@ -93,10 +101,7 @@ class Brackets:
             raise InputError("the margins are of other samples, or in another norm: give those of the same inputs")
         nearer = (self.upper < margins.distance) & (self.adversarial_label != self.label)
         distance = torch.where(nearer, self.upper, margins.distance)
-        if bool((wrong := self.lower > (1 + AGREE) * distance).any()):
-            row = int(wrong.nonzero()[0])
-            known = f"sample {row} is certified to {self.lower[row]:.4g}, but has a margin of {distance[row]:.4g}"
-            raise InputError(f"{known}: bounds and margins are of different models or inputs")
+        check_agreement(self.lower, distance)
         better = self.lower > margins.lower
         pixels = nearer.view(-1, *[1] * (margins.adversarial.ndim - 1))
         return replace(

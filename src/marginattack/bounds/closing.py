@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from marginattack.bounds.branching import Branching
-from marginattack.bounds.exact import (
-    NORMS,
+from marginattack.bounds.graph import Graph
+from marginattack.bounds.leaves import nearest_point
+from marginattack.bounds.milp import (
+    LINEAR_NORMS,
     Encoding,
     Matrices,
     check_piecewise_linear,
@@ -20,8 +22,6 @@ from marginattack.bounds.exact import (
     make_matrices,
     solve_class,
 )
-from marginattack.bounds.graph import Graph
-from marginattack.bounds.leaves import nearest_point
 from marginattack.bounds.propagation import CROWN, Limits, OutOfTime, Propagation
 from marginattack.bounds.regions import Region, make_region
 from marginattack.bounds.relaxations import MaxPool, ReLU
@@ -61,7 +61,7 @@ class Closing:
             InputError: The network is not piecewise linear.
         """
         check_piecewise_linear(self.graph)
-        pooled = self.norm.name in NORMS and any(isinstance(node.rule, MaxPool) for node in self.graph.nodes)
+        pooled = self.norm.name in LINEAR_NORMS and any(isinstance(node.rule, MaxPool) for node in self.graph.nodes)
         matrices = make_matrices(self.graph) if pooled else None
         for place, row in enumerate(rows.tolist()):
             now = time.monotonic()
@@ -191,10 +191,10 @@ class Closing:
         lo, hi = (each.double() for each in self.session.classifier.bounds_for(images))
         radius = torch.tensor([cutoff], dtype=torch.float64)
         region = make_region(self.norm, images, lo, hi, radius).to(torch.float64, device)
-        unit = torch.eye(self.samples.classes, dtype=torch.float64, device=device)
         with torch.no_grad():
             propagation = Propagation(self.graph.to(torch.float64), region, CROWN, limits)
-            least, errors = propagation.output((unit[self.samples.labels[row]] - unit)[None])
+            classes = torch.arange(self.samples.classes, device=device)[None]
+            least, errors = propagation.leads(self.samples.labels[row, None].to(device), classes)
         return propagation, least[0].cpu(), errors[0].cpu()
 
     def _solve(self, row: int, cutoff: float, encoding: Encoding, errors: Tensor, deadline: float) -> None:

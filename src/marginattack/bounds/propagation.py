@@ -55,7 +55,7 @@ class Relaxation:
         steps: Steps of Adam on the slopes of the lines, for bounds of the logits.
         inner_steps: The same for bounds of hidden neurons.
         rate: The step size, as a share of a slope of 1; falls to a tenth.
-        exact: Whether a solver closes what the relaxation leaves open.
+        exact: Whether branch and bound or a solver closes what the relaxation leaves open.
 
     Example:
         >>> from marginattack.bounds import Relaxation
@@ -187,9 +187,8 @@ class Propagation:
             return
         lo, hi = (each.clone(memory_format=torch.contiguous_format) for each in (lo, hi))
         flat_l, flat_u = lo.view(len(lo), -1), hi.view(len(hi), -1)
-        most = max(1, self.limits.chunk // (max(prod(node.shape) for node in self.graph.nodes[: index + 1]) * len(lo)))
         rows_of = _own_unit_rows if self.given else _unit_rows
-        for units, rows in rows_of(needed, most, lo.dtype):
+        for units, rows in rows_of(needed, self._most_rows(index, self.method.inner_steps), lo.dtype):
             self.limits.check()
             low, _ = self._optimised(index, rows, self.method.inner_steps)
             high, _ = self._optimised(index, Rows(-rows.a, rows.corner), self.method.inner_steps)
@@ -252,6 +251,28 @@ class Propagation:
             value, more = least_value(region, rows.a.flatten(2), found.constant, *parts)
             error = error + ERROR_FACTOR * more
         return (value - error).nan_to_num(nan=-torch.inf), error.nan_to_num(nan=torch.inf)
+
+    def _most_rows(self, start: int, steps: int) -> int:
+        """How many linear functions of a node may be propagated at a time."""
+        sizes = [prod(node.shape) for node in self.graph.nodes[: start + 1]]
+        if steps:
+            rules = ((k, node.rule) for k, node in enumerate(self.graph.nodes[: start + 1]))
+            sizes += [sizes[k] * rule.points for k, rule in rules if isinstance(rule, NonLinear)]
+        return max(1, self.limits.chunk // (max(sizes) * len(self.region.centre)))
+
+    def leads(self, labels: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower bounds of the lead of each sample's label over other classes (n, k), and the rounding in them."""
+        last = len(self.graph.nodes) - 1
+        found: list[tuple[Tensor, Tensor]] = []
+        for part in others.split(self._most_rows(last, self.method.steps), dim=1):
+            if found:
+                self.limits.check()
+            rows = self.region.centre.new_zeros(*part.shape, *self.graph.nodes[-1].shape)
+            rows.scatter_(2, labels[:, None, None].expand(*part.shape, 1), 1)
+            rows.scatter_add_(2, part[..., None], -torch.ones_like(rows[..., :1]))
+            found.append(self.output(rows))
+        least, errors = zip(*found, strict=True)
+        return torch.cat(least, dim=1), torch.cat(errors, dim=1)
 
     def output(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Lower bounds of linear functions (n, rows, classes) of the logits, and the rounding in them."""

@@ -24,7 +24,7 @@ from marginattack.core.norms import Norm
 from marginattack.errors import InputError
 
 CUT_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # multipliers of a cut that are tried
-NORMS = ("l1", "l2", "linf")
+CONVEX = ("l1", "l2", "linf")  # norms whose balls are convex
 NEWTON_STEPS = 12  # the set of coordinates at their bound grows from step to step, and is complete after a few
 
 
@@ -64,8 +64,8 @@ def make_region(norm: Norm, images: Tensor, lo: Tensor, hi: Tensor, radius: Tens
     Raises:
         InputError: Balls of this norm are not convex.
     """
-    if norm.name not in NORMS:
-        raise InputError(f"bounds need a convex ball, not {norm}: choose one of {', '.join(NORMS)}")
+    if norm.name not in CONVEX:
+        raise InputError(f"bounds need a convex ball, not {norm}: choose one of {', '.join(CONVEX)}")
     r = radius.view(-1, *[1] * (images.ndim - 1))
     return Region(images, torch.minimum(r, images - lo), torch.minimum(r, hi - images), radius, norm.name)
 

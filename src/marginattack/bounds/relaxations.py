@@ -60,6 +60,7 @@ class NonLinear(ABC):
     """An operation with one input that is enclosed by lines."""
 
     name: str
+    points = 1  # at which the operation is evaluated for a line
 
     @abstractmethod
     def value(self, x: Tensor) -> Tensor:
@@ -143,6 +144,7 @@ class Smooth(_Elementwise):
     function: Callable[[Tensor], Tensor]
     curvature: float  # at least max |f''|
     turning: float | None = None  # where f is least; None: f rises everywhere
+    points = POINTS
 
     def value(self, x: Tensor) -> Tensor:
         return self.function(x)

@@ -1,13 +1,13 @@
 """bound(): the largest certified radius of each sample, by a search between 0 and the attack's margin."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
-from marginattack.bounds.brackets import Brackets
+from marginattack.bounds.brackets import Brackets, check_agreement
 from marginattack.bounds.closing import Closing
 from marginattack.bounds.graph import Graph, trace
 from marginattack.bounds.lipschitz import certify
@@ -24,7 +24,7 @@ from marginattack.margins import Margins, MarginsByNorm
 ALL = 2**31  # rows per chunk: all inputs at once
 LIPSCHITZ = Relaxation(name="lipschitz", backward=False)  # no relaxation: a constant of the whole network
 SEARCH_SHARE = 0.3  # of the time for the search, where a solver follows
-FAR = 4.0  # a failed radius this many times the certified one: the next is their geometric mean
+FAR_APART = 4.0  # a failed radius this many times the certified one: the next is their geometric mean
 SMALLEST = 1e-4  # of a radius that failed, the first to try where nothing is certified
 COARSE = 0.25  # tolerance of the intervals that come first, cheap as they are
 WORTHWHILE = 1.05  # times the certified radius: float64 settles what float32 leaves open beyond this
@@ -65,20 +65,22 @@ def bound(
         norm: "l1", "l2" or "linf"; or a list of norms.
         upper: The margins that an attack measured for the same inputs in the same norm or norms, or their distances.
             Without them the search starts from the largest distance in the box.
-        method: "ibp" (fastest), "crown", "alpha" (tightest), or a ``Relaxation`` with other numbers; "exact" lets a
-            solver close what "alpha" leaves open, in l1 and linf, for small piecewise linear networks; "lipschitz" is
-            for sequences of layers with small Lipschitz constants.
+        method: "ibp" (fastest), "crown", "alpha" (tightest), or a ``Relaxation`` with other numbers; "exact" closes
+            what "alpha" leaves open, by branch and bound or, with max-pooling in l1 and linf, by a solver, for small
+            piecewise linear networks; "lipschitz" is for sequences of layers with small Lipschitz constants.
         bounds: The box of a model that is not a Classifier, (lo, hi); (0, 1) unless stated.
         tolerance: The search of a sample ends once the certified radius is within this share of one that failed.
         time_limit: Seconds per sample, on average; what is certified by then is kept.
         batch: Samples at a time.
-        chunk: Numbers per tensor of coefficients: bounds the memory, at some 10 times as many bytes per sample.
+        chunk: Numbers per tensor of coefficients: bounds the memory to 10 to 20 such tensors, besides the intervals of
+            a batch.
 
     Returns:
         Lower and upper side of each margin; for a list of norms, a dictionary with such a result per norm.
 
     Raises:
-        InputError: An argument makes no sense, or the model has an operation that bounds do not cover.
+        InputError: An argument makes no sense, the model has an operation that bounds do not cover, or the
+            adversarial points of ``upper`` contradict what is certified.
 
     Example:
         >>> import torch
@@ -147,15 +149,22 @@ def _bracket(
         whole = per_class.amin(1) >= _farthest(session.classifier, samples, norm)
         per_class = torch.where(whole[:, None], torch.inf, per_class)
     else:
+        left = int(right.sum())
         for rows in right.nonzero()[:, 0].split(given.batch):
-            part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, limits)
+            now = time.monotonic()
+            own = replace(limits, deadline=now + (limits.deadline - now) * len(rows) / left)
+            part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, own)
             per_class[rows] = part.run(distance[rows], given.tolerance)
+            left -= len(rows)
     relaxed, closed_by = per_class.amin(1), ""
     if relaxation.exact and graph is not None:
         far = _farthest(session.classifier, samples, norm)
         closing = Closing(session, graph, samples, norm, per_class, distance, far, points)
         rows = (right & (relaxed < (1 - given.tolerance) * distance)).nonzero()[:, 0]
         closed_by = closing.run(rows, given.tolerance, Limits(given.chunk, given.start + time_left))
+    reached = session.predict(points)
+    crossed = right & (reached != samples.labels)
+    check_agreement(per_class.gather(1, reached[:, None])[:, 0], torch.where(crossed, distance, torch.inf))
     lower = torch.where(right, torch.minimum(per_class.amin(1), distance), 0.0)
     name = ALPHA.name if relaxation.exact else relaxation.name
     settings = {
@@ -165,7 +174,7 @@ def _bracket(
     }  # fmt: skip
     return Brackets(
         norm=norm.name, lower=lower, upper=distance, per_class=per_class, label=samples.labels, prediction=prediction,
-        adversarial=points, adversarial_label=session.predict(points), settings=settings,
+        adversarial=points, adversarial_label=reached, settings=settings,
         seconds=time.monotonic() - given.start,
         certified_by=tuple(
             "" if now == 0 else name if now <= before else closed_by
@@ -237,7 +246,8 @@ class _Search:
         certified = torch.zeros(len(upper), self.samples.classes, dtype=torch.float64)
         certified[torch.arange(len(upper)), self.samples.labels] = torch.inf
         farthest = _farthest(self.classifier, self.samples, self.norm)
-        first = torch.where(upper > farthest, (1 + 2 * tolerance) * farthest, upper)
+        # Beyond the known distance: a certificate that contradicts it is seen, not cut off.
+        first = (1 + 2 * tolerance) * torch.minimum(upper, farthest)
         if not bool(torch.isfinite(first).all()):
             raise InputError("bounds are infinite and so is a margin: give finite bounds, or finite distances as upper")
         phases = [(IBP, COARSE), (self.method, tolerance)] if self.method.backward else [(self.method, tolerance)]
@@ -278,11 +288,9 @@ class _Search:
         region = make_region(self.norm, images, lo, hi, radius).to(dtype, device)
         count = int(goals.sum(1).max())
         chosen = goals.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]  # goals first
-        unit = torch.eye(self.samples.classes, dtype=dtype, device=device)
-        coefficients = unit[labels][:, None] - unit[chosen]
         with torch.no_grad():
             propagation = Propagation(self.graph.to(dtype), region, method, self.limits)
-        least, error = (each.double().cpu() for each in propagation.output(coefficients))
+        least, error = (each.double().cpu() for each in propagation.leads(labels.to(device), chosen.to(device)))
         values = torch.full(goals.shape, torch.inf, dtype=torch.float64).scatter(1, chosen, least)
         values = torch.where(goals, values, torch.inf)
         open_ = goals.gather(1, chosen) & (least <= 0)
@@ -313,7 +321,7 @@ class _Bracket:
         secant = (self.inside / (self.inside - self.outside))[rows].nan_to_num(0.5).clamp(0.02, 0.98)
         near = least + (secant + 0.5) / 2 * (failed - least)
         far = (torch.maximum(least, SMALLEST * failed) * failed).sqrt()
-        return torch.where(failed > FAR * least, far, near)
+        return torch.where(failed > FAR_APART * least, far, near)
 
     def enter(self, rows: Tensor, radius: Tensor, values: Tensor) -> None:
         """Enter the lower bounds found at these radii."""

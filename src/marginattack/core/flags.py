@@ -1,4 +1,4 @@
-"""Torch's precision flags, for the duration of a block."""
+"""Torch's precision flags and number of threads, for the duration of a block."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -20,6 +20,16 @@ def plain_passes(device: torch.device) -> Iterator[None]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         yield
+
+
+@contextmanager
+def restored_threads() -> Iterator[None]:
+    """Torch's number of threads is as before after the block: setting it in one thread is seen by later ones."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def full_float32(device: torch.device) -> AbstractContextManager[None]:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event
 
 import torch
 from torch import Tensor, nn
 
-from marginattack.core.budget import Prepaid
+from marginattack.core.budget import BudgetExhausted, Prepaid
 from marginattack.core.calibration import Tolerance
 from marginattack.core.flags import tf32
 from marginattack.core.problem import Evaluator, Observer, Problem, Step, run_eager
@@ -35,6 +36,7 @@ class ModelEvaluator(Evaluator):
     precision: str = "float32"
     search: tuple[str, Tolerance] | None = None
     scale: Tensor | None = None  # points are inputs over this
+    cancelled: Event | None = None  # once set, no sample can be queried any more
     inside_graph: bool = False  # passes are made as they come: all rows at once, none captured
 
     def logits(self, images: Tensor, *, repeated: bool = False) -> Logits:
@@ -71,6 +73,8 @@ class ModelEvaluator(Evaluator):
         return 0 if self.compiler.why_not else self.batch_size
 
     def query(self, query: Query, points: Points, goals: Goals) -> Answer:
+        if self.cancelled is not None and self.cancelled.is_set():
+            raise BudgetExhausted
         with self.flags():
             return self.query_batch(query, points, goals) if self.inside_graph else super().query(query, points, goals)
 
@@ -116,6 +120,11 @@ class ModelEvaluator(Evaluator):
             return self
         precision, tolerance = self.search
         return replace(self, precision=precision, tolerance=tolerance, search=None)
+
+    @property
+    def search_precision(self) -> str:
+        """The precision of searches."""
+        return self.precision if self.search is None else self.search[0]
 
     def flags(self) -> AbstractContextManager[None]:
         """Torch's precision flags for passes in this precision."""

@@ -16,16 +16,17 @@ from marginattack.core.types import Goals, Points, State
 from marginattack.errors import describe
 from marginattack.execution.captured import Answering, CapturedQuery, CapturedStep
 
-CAPTURE_AFTER = 3  # queries of one kind; capturing costs about as much as these
+CAPTURE_AFTER = 3  # queries or steps of one kind; capturing costs about as much as these
 KEPT = 32  # graphs; the least recently used one goes
 
 
 class Graphs:
     """Captured queries and steps by kind and number of rows; ``why_not`` says why there are none.
 
-    Steps are captured at first use, queries after a few of their kind. Each graph is compared with eager execution on
-    the same rows; a model that cannot be captured, or then answers otherwise, is run eagerly from there on. Eager
-    queries are padded to as many rows as captured ones, so that results do not depend on what was captured before.
+    Queries are captured after a few of their kind, steps once a few of their kind are to be made. Each graph is
+    compared with eager execution on the same rows; a model that cannot be captured, or then answers otherwise, is run
+    eagerly from there on. Eager queries are padded to as many rows as captured ones, so that results do not depend on
+    what was captured before.
     """
 
     def __init__(self, why_not: str = "") -> None:
@@ -57,7 +58,8 @@ class Graphs:
             return run_eager(problem, step, table, state)
         shapes = tuple((tensor.shape[1:], tensor.dtype) for tensor in state)
         key = ("step", rows, kind, problem.shape, problem.box.lo.shape, problem.norm, step, shapes)
-        if key not in self._kept:
+        self._times[key] += len(table)
+        if key not in self._kept and self._times[key] >= CAPTURE_AFTER:
             self._keep(key, partial(CapturedStep, problem, evaluator, step, table, state, rows))
         captured: CapturedStep | None = self._find(key)
         return run_eager(problem, step, table, state) if captured is None else captured(problem, table, state)

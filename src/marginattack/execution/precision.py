@@ -1,5 +1,6 @@
 """How much a low precision changes the logits and gradients of a model, and the fastest one that changes little."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,8 +15,8 @@ from marginattack.execution.passes import logits_in_batches
 
 CANDIDATES = ("fp16", "bf16")  # the finest first; tf32 is slower, and a flag of the whole process
 TRIED = 32  # inputs whose gradients are compared
-MOST_ERROR = 0.002  # largest change of a logit, as a share of the median lead of the highest one; with 0.4 % and more
-# some mean margins changed by more than 0.1 % (benchmarks/records/precision-cuda.json)
+MOST_ERROR = 0.002  # largest change of a logit, as a share of the median lead of the highest one; chosen by trials on
+# an H200, whose record (benchmarks/records/precision-cuda.json) does not hold it; benchmarks/precision.py now does
 TYPICAL = 0.2  # of it, the most that the logits of the median input may change
 LEAST_COSINE = 0.99  # of the gradients of each input in both precisions
 CLEAR = 10  # tolerances of the low precision by which an input must be away from the boundary
@@ -34,15 +35,13 @@ def choose_precision(exact: ModelEvaluator, images: Tensor, logits: Logits) -> s
     classifier = exact.copies.classifier
     if not has_low_precision(classifier.device) or {classifier.dtype, images.dtype} != {torch.float32}:
         return "float32"
-    lead = logits.topk(2, dim=1).values
-    clear = MOST_ERROR * float((lead[:, 0] - lead[:, 1]).median())
     few = images[:TRIED].to(classifier.device)
     gradient = gradients(exact, few)
     for precision in CANDIDATES:
         try:
             low = replace(exact, precision=precision)
-            error = (logits_in_batches(low, images) - logits).abs().amax(1)  # not a number: it overflows
-            small = float(error.max()) <= clear and float(error.median()) <= TYPICAL * clear
+            largest, typical = logit_error(low, images, logits)  # not a number: it overflows
+            small = largest <= MOST_ERROR and typical <= TYPICAL * MOST_ERROR
             if small and float(cosine_similarity(gradient, gradients(low, few)).min()) >= LEAST_COSINE:
                 return precision
         except (torch.OutOfMemoryError, MemoryError):
@@ -50,6 +49,18 @@ def choose_precision(exact: ModelEvaluator, images: Tensor, logits: Logits) -> s
         except Exception:  # a model may do anything in a precision that it was not made for
             continue
     return "float32"
+
+
+def logit_error(low: ModelEvaluator, images: Tensor, logits: Logits) -> tuple[float, float]:
+    """The largest change of a logit and that of the median image, as shares of the median lead of the highest logit."""
+    highest = logits.topk(2, dim=1).values
+    error = (logits_in_batches(low, images) - logits).abs().amax(1) / (highest[:, 0] - highest[:, 1]).median()
+    return float(error.max()), float(error.median())
+
+
+def lowest_precision(precisions: Sequence[str]) -> str:
+    """The precision that is not float32, if there is one."""
+    return next((precision for precision in precisions if precision != "float32"), "float32")
 
 
 def by_clarity(

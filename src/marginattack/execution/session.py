@@ -143,11 +143,9 @@ class Session:
         self.graphs.clear()
         self.compiler.clear()
 
-    def describe(self, low: bool = True) -> dict[str, Any]:
-        """How the model was evaluated: whether it was captured and compiled, or why not; the precision of searches."""
+    def describe(self, precision: str) -> dict[str, Any]:
+        """How the model was evaluated: whether it was captured and compiled, or why not; in what it was searched."""
         captured = self.classifier.device.type == "cuda" and (self.graphs.why_not or "captured")
-        chosen = self.execution.precision == "auto" and (not low or self.precision == "auto")
-        precision = "float32" if chosen else self.precision
         return {"graphs": captured, "compiled": self.compiler.describe(), "precision": precision}
 
     @torch.no_grad()

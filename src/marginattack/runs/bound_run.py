@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from marginattack.errors import InputError
 from marginattack.execution.session import open_session
-from marginattack.runs.bounding import bound_settings, check_bounds
+from marginattack.runs.bound_shard import bound_settings, check_bounds
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
 from marginattack.runs.job import Job, open_job

@@ -15,7 +15,7 @@ from marginattack.core.norms import NORMS
 from marginattack.errors import InputError
 from marginattack.execution.session import Session, open_session
 from marginattack.runs.bound_run import Progress, bound_shards
-from marginattack.runs.bounding import check_bounds
+from marginattack.runs.bound_shard import check_bounds
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
 from marginattack.runs.failures import end_process_after, model_errors, name_samples
@@ -56,8 +56,8 @@ def run(
     before = diagnose_before(job, on_finding, ignore_findings)
     with open_session(job.make_classifier()) as session:
         check_labels(job, session)
-        if job.settings.shard is None:  # workers elsewhere may be faster than this process
-            job = job.with_shards_of(choose_shard(job, session) if engine is serial_engine else LARGEST)
+        chosen = choose_shard(job, session) if engine is serial_engine else job.settings.shard or LARGEST
+        job = job.with_shards_of(chosen)  # workers elsewhere may be faster than this process
         return _run(job, session, out, before, progress, on_finding, engine)
 
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from marginattack.core.norms import NORMS
+from marginattack.execution.precision import lowest_precision
 from marginattack.execution.session import Session
 from marginattack.measuring import measure_samples
-from marginattack.runs.bounding import bound_shard
+from marginattack.runs.bound_shard import bound_shard
 from marginattack.runs.failures import Samples, explain_model_error, is_model_error, model_errors, slice_samples
 from marginattack.runs.job import Job
 from marginattack.runs.lattice import search_lattice
@@ -24,6 +25,7 @@ class ShardRunner:
         self.job, self.folder, self.session = job, folder, session
         self._batch = session.batch_size  # as asked for; that of the session is smaller once memory has run out
         self._shard, self._samples = -1, None  # type: int, Any
+        self.precision = "float32"  # the lowest in which a sample was searched
 
     def measure(self, shard: int, part: Part, batch: int, progress: Callable[[int], None] | None = None) -> None:
         """Measure one part of a shard; ``progress`` is called with the number of samples done."""
@@ -103,6 +105,7 @@ class ShardRunner:
             self.session, batch, norm, job.attacks[part.attack], batch=self.session.batch_size,
             budget=settings.budget, seed=settings.seed, progress=progress,
         )  # fmt: skip
+        self.precision = lowest_precision([self.precision, margins.settings["precision"]])
         if correct is None:
             correct = margins.prediction == margins.label
             if settings.only_correct:  # by the predictions that are stored: a randomised model may make others

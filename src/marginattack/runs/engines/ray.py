@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from marginattack.errors import InputError, describe, one_line
 from marginattack.execution.session import Session
-from marginattack.runs.bounding import bound_settings
+from marginattack.runs.bound_shard import bound_settings
 from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.engines.ray_start import connect
 from marginattack.runs.failures import exceeded

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from marginattack.execution.session import Session
-from marginattack.runs.bounding import bound_settings
+from marginattack.runs.bound_shard import bound_settings
 from marginattack.runs.engines import FailedShard, Pool
 from marginattack.runs.failures import end_process_after, exceeded, name_samples
 from marginattack.runs.job import Job
@@ -74,7 +74,7 @@ class SerialPool:
         return {"rows": rows, "failed": failed}
 
     def about(self) -> dict[str, Any]:
-        return self.runner.session.describe()
+        return self.runner.session.describe(self.runner.precision)
 
     def _deadline(self, shard: int, part: Part) -> AbstractContextManager[None]:
         return end_process_after(self.runner.job.settings.shard_timeout, partial(self._record_hang, shard, part))

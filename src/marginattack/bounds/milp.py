@@ -30,7 +30,7 @@ Matrix = Any  # scipy.sparse.csr_array
 Expression = tuple[Matrix, Array]  # rows × variables, and an offset per row
 BASIS = 256  # columns of a matrix that are computed at a time
 FEASIBILITY = 1e-6  # of HiGHS: by how much a solution may violate a constraint
-NORMS = ("l1", "linf")
+LINEAR_NORMS = ("l1", "linf")  # those that a linear program can minimise
 
 
 @dataclass(frozen=True, eq=False)

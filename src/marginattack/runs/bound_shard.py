@@ -23,7 +23,7 @@ CERTIFYING = ("ibp", "crown", "alpha", "exact", "lipschitz")
 TRIED_RADIUS = 1e-3  # of the trial that tells whether a model can be bounded
 TRIED_SECONDS = 1.0
 SECONDS = 20.0  # per sample, unless a limit is stated
-FAR = 100.0  # times the largest value: where the search starts if neither the attack nor the box ends it
+START = 100.0  # times the largest value: where the search starts if neither the attack nor the box ends it
 
 
 def bound_settings(job: Job) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _bound(
         upper = (
             margins
             if closed
-            else replace(margins, distance=margins.distance.clamp(max=FAR * float(images.abs().max())))
+            else replace(margins, distance=margins.distance.clamp(max=START * float(images.abs().max())))
         )
         seconds = s.time_limit or SECONDS
         found = bound(session, images, label, part.norm, upper=upper, method=s.bound, time_limit=seconds)

@@ -1,0 +1,108 @@
+"""The benchmark of a release: its cases, with small stand-ins for the networks, and what it says about the bars."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marginattack.execution import threads as parallel
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import bars
+import speed
+import threads
+
+
+def test_every_network_of_timm_is_a_case_with_400_and_with_2000_passes() -> None:
+    networks = {case.partition(":")[0] for case in speed.CASES["cuda"]} & set(speed.RANDOM)
+    assert set(bars.BATCHES) == set(speed.RANDOM) == networks
+    sizes = {f"{name}:{batch}" for name, batch in bars.BATCHES.items()}
+    assert sizes <= set(speed.CASES["cuda"])
+    assert bars.cases() == [bars.COLD, *(f"{size}:{passes}" for passes in (400, 2000) for size in bars_in_order())]
+
+
+def bars_in_order() -> list[str]:
+    return [f"{name}:{batch}" for name, batch in bars.BATCHES.items()]
+
+
+def timed(name: str, rounds: list[float], memory: int = 0) -> dict[str, Any]:
+    return {"name": name, "ms": rounds[0], "rounds": rounds, "MiB": memory}
+
+
+def test_figures_are_ratios_within_a_round_to_the_fastest_other_library_and_to_the_bare_model() -> None:
+    rows = [
+        timed("bare plain float32", [9.0, 9.0, 9.0], 100), timed("bare graph float32", [8.0, 8.0, 8.0]),
+        timed("bare graph bf16", [4.0, 2.0, 4.0]), timed("bare graph bf16 channels last", [5.0, 5.0, 5.0]),
+        timed("adv-lib DDN", [10.0, 5.0, 10.0]), timed("adv-lib FMN", [12.0, 6.0, 12.0]),
+        timed("adv-lib DDN bf16", [1.0, 1.0, 1.0]), timed("race l2", [5.0, 2.5, 5.0], 140),
+    ]  # fmt: skip
+    case = {"model": "vit-base", "passes": 2000, "rows": rows}
+    found = {each.most: each.value for each in bars.figures("vit-base:64:2000", [case])}
+    assert found == {bars.OF_PEER: 0.5, bars.OF_BARE: 1.25, bars.OF_MEMORY: 1.4}
+    assert [each.value for each in bars.figures(bars.COLD, {"first": 2.0, "second": 0.5})] == [2.0]
+    case = {"model": "resnet50", "passes": 400, "rows": rows}
+    assert [each.most for each in bars.figures("resnet50:64:400", [case])] == [bars.OF_PEER]
+
+
+def test_a_case_runs_in_a_process_of_its_own_and_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(command: list[str], *, check: bool, env: dict[str, str]) -> None:
+        ran.append(command)
+        name = command[command.index("--record") + 1]
+        (Path(env["OUT"]) / f"{name}.json").write_text(json.dumps({"numbers": [1]}))
+
+    monkeypatch.setattr("bars.subprocess.run", run)
+    for _ in range(2):
+        assert bars.run_case("resnet50:64:400", tmp_path / "parts", limit=3) == [1]
+    assert len(ran) == 1
+    monkeypatch.setattr(sys, "argv", ["speed.py", *ran[0][2:]])
+    options = speed.parse()
+    assert (list(options.cases), options.passes, options.rounds, options.limit) == (["resnet50:64"], 400, 5, 3)
+    assert all(any(word in name for word in options.only) for name in ("bare graph bf16", "race l2", *bars.PEERS))
+
+
+def test_a_case_of_a_small_network_is_timed_for_as_long_as_the_limit_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "open_case", lambda name, batch, files: small(batch))
+    monkeypatch.setattr(speed, "other_libraries", lambda *_: {})
+    monkeypatch.setattr(speed, "CUDA", False)
+    for limit, rounds in ((0.0, 1), (60.0, 2)):
+        words = ["speed.py", "--limit", str(limit), "--rounds", "2", "--passes", "20", "--peers-passes", "4"]
+        monkeypatch.setattr(sys, "argv", [*words, "--modes", "default", "--only", *bars.CONTENDERS])
+        found = speed.measure_case("small:4", {}, speed.parse())
+        assert {len(row["rounds"]) for row in found["rows"]} == {rounds}
+        assert {"bare plain float32", "race l2"} <= {row["name"] for row in found["rows"]}
+
+
+def small(batch: int) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, x = bars.Small().eval().requires_grad_(False), torch.rand(batch, 3, 8, 8)
+    return model, x, model(x).argmax(1)
+
+
+def test_the_cold_start_is_that_of_a_first_measurement() -> None:
+    found = bars.cold_start(n=2)
+    assert found["first"] > 0 < found["second"]
+    assert len([m for m in bars.Small().modules() if type(m).__name__ in ("Conv2d", "Linear")]) == 20
+
+
+def test_threads_are_compared_within_a_round_on_the_same_inputs() -> None:
+    before = torch.get_num_threads()
+    try:
+        options = argparse.Namespace(threads=2, rounds=2, torch=True)
+        found = threads.measure_case("mnist-cnn", 8, 20, options)
+    finally:
+        torch.set_num_threads(before)
+    assert {way: len(times) for way, times in found["seconds"].items()} == {"one": 2, "parts": 2, "torch": 2}
+    one, parts = found["seconds"]["one"], found["seconds"]["parts"]
+    assert found["rounds"]["parts"] == [one[0] / parts[0], one[1] / parts[1]]
+    assert found["ratio of means"] == pytest.approx(1, abs=1e-3)
+    assert parallel.MOST_PARTS > 1  # restored
