@@ -1,11 +1,11 @@
 """MarginAttack against Foolbox's CW and DeepFool on the bundled MNIST network.
 
-    python benchmarks/core.py [mnist.npz] [digits]
+    python benchmarks/core.py [digits] [mnist.npz]
 
-The first 500 correctly classified test digits (of the bundled 1,000, or of an mnist.npz), one start, 200 moves; by
-default one scan of the classes and the three nearest followed, with the paper's settings ten scans. CW: nine searches
-of 1,000 steps at learning rates 0.01 and 0.05, of which the better median counts. A wrapper around the model counts the
-passes of every attack.
+The first correctly classified test digits, 500 by default (of the bundled 1,000, or of an mnist.npz), one start, 200
+moves; by default one scan of the classes and the three nearest followed, with the paper's settings ten scans. CW: nine
+searches of 1,000 steps at learning rates 0.01 and 0.05, of which the better median counts. A wrapper around the model
+counts the passes of every attack.
 """
 
 import sys
@@ -59,7 +59,7 @@ def compare(rows: dict[str, dict[str, Any]], distances: dict[str, Tensor]) -> di
     }
 
 
-def main(path: str | None = None, count: str = "500") -> None:
+def main(count: str = "500", path: str | None = None) -> None:
     """Run every attack on the digits."""
     images, labels = samples("mnist") if path is None else read_npz([path])
     images, labels = correct_samples(zoo("mnist-cnn").to(DEVICE), images, labels, int(count))

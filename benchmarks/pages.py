@@ -111,7 +111,11 @@ def _speed_tables(numbers: list[dict[str, Any]]) -> list[str]:
     lines = []
     for case in numbers:
         rows, cells = case["rows"], []
-        others = [row["ms"] for row in rows if row["name"].split()[0] in ("adv-lib", "foolbox")]
+        others = [
+            row["ms"]
+            for row in rows
+            if row["name"].split()[0] in ("adv-lib", "foolbox") and not row["name"].endswith("bf16")  # as it comes
+        ]
         for row in rows:
             bare = row["name"].startswith("bare")
             alone = _bare_model(row["name"], rows)

@@ -30,8 +30,6 @@ import torch
 from record import RECORDS, peak_memory, run_child, write
 from torch import nn
 
-from marginattack.reproduce.markdown import table
-
 SAMPLES = (1_000, 10_000, 100_000)  # of the measurement of memory
 SHAPES = {"tiny": (1, 4, 4), "real": (3, 32, 32), "uneven": (1, 4, 4)}
 KILLS = (0.0, 15.0, 15.0, 8.0)  # mean seconds between kills, of the runs with trouble; 0: none
@@ -300,47 +298,6 @@ def simulate_trouble(rows: list[dict[str, Any]], overhead: float) -> list[dict[s
             "most_s": max(times), "model_s": predict(*run, **about),
         })  # fmt: skip
     return results
-
-
-def page(numbers: dict[str, Any]) -> list[str]:
-    """The tables of docs/scale.md."""
-    projected = [
-        (
-            f"{row['gpus']:,}", f"{row['shard_seconds']:.0f}", f"{row['shards']:,}", _span(row["model_s"]),
-            f"{_span(row['simulated_s'])} ({_span(row['simulated_worst_s'])})",
-            f"{row['gpus'] * row['simulated_s'] / 3600:.0f}", f"{row['efficiency']:.0%}",
-        )
-        for row in numbers["projected"]
-        if row["sized_by"] == "rule"
-    ]  # fmt: skip
-    measured = [
-        (row["workers"], f"{row['measured_s']:.1f} s", f"{row['simulated_s']:.1f} s")
-        for row in numbers["against_measured"]
-    ]
-    troubled = [
-        (
-            row["lost"], f"{row['again']:.1f} s", f"{row['seconds']:.2f}", f"{row['spread']:.0%}",
-            f"{row['measured_s']:.1f} s", f"{row['simulated_s']:.1f} s ({row['least_s']:.1f} to {row['most_s']:.1f})",
-            f"{row['model_s']:.1f} s",
-        )
-        for row in numbers["troubled"]
-    ]  # fmt: skip
-    memory = [
-        (f"{row['n']:,}", f"{row['peak_measuring']:.0f} MiB", f"{row['peak_mib']:.0f} MiB")
-        for row in numbers["measured"]["memory"]
-    ]
-    shards = ("seconds per shard", "shards", "model", "simulated, mean (worst of 20)")
-    trouble = ("seconds per shard", "spread", "measured", "simulated, mean (of 20)", "model")
-    return [
-        *table(("GPUs", *shards, "GPU hours", "efficiency"), projected),
-        *table(("workers", "measured", "simulated"), measured),
-        *table(("workers lost", "away each", *trouble), troubled),
-        *table(("samples", "driver's peak after measuring", "after diagnosis"), memory),
-    ]
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
 
 
 def main(what: str) -> None:

@@ -241,7 +241,8 @@ def finish(options: argparse.Namespace) -> None:
         results = merge(read_parquet(RECORDS), results)
         for record in write_records(results, failed):
             print_table(record)
-    write_parquet(options.out, results)
+    else:
+        write_parquet(options.out, results)
 
 
 def print_table(numbers: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ metadata of its schema. ``suite-curves.parquet`` has the course of each first se
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from overall import OURS, is_baseline
-from record import round_numbers, write
+from record import RECORDS, round_numbers, write
 from scipy.stats import trim_mean
 from suite_cells import load
 
@@ -218,12 +219,13 @@ def make_record(results: list[Result], failed: Mapping[str, str]) -> dict[str, A
 
 
 def write_records(results: Results, failed: Mapping[tuple[str, str], Mapping[str, str]]) -> list[dict[str, Any]]:
-    """The records of all (model, norm) pairs, written to benchmarks/records or $OUT."""
-    found = []
+    """Both files and the records of all (model, norm) pairs, with their digests, in benchmarks/records or $OUT."""
+    write_parquet(folder := Path(os.environ.get("OUT", RECORDS)), results)
+    found, files = [], [folder / DISTANCES, folder / CURVES]
     for pair in sorted({key[:2] for key in results}):
         here = [result for key, result in results.items() if key[:2] == pair]
         if all(result.about["attack"] == EARLIER for result in here):
             continue
         found.append(make_record(here, failed.get(pair, {})))
-        write(f"suite-{pair[0]}-{pair[1]}", round_numbers(found[-1], ".4g"))
+        write(f"suite-{pair[0]}-{pair[1]}", round_numbers(found[-1], ".4g"), files=files)
     return found

@@ -7,6 +7,7 @@ Resumes what is under OUT; SECONDS limits each row. ``REPRODUCE_DATA`` lists the
 """
 
 import os
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -20,14 +21,17 @@ def main() -> None:
     """Run an experiment with progress on stdout."""
     tf32 = "--tf32" in sys.argv
     name, out, limit, *rows = (word for word in sys.argv[1:] if word != "--tf32")
-    os.environ.setdefault("COMMAND", f"python experiments/full.py{' --tf32' * tf32} {name}")
+    data = os.environ.get("REPRODUCE_DATA", "")
+    command = (f"REPRODUCE_DATA={shlex.quote(data)} " if data else "") + shlex.join(
+        ["python", "experiments/full.py", *sys.argv[1:]]
+    )
     began = time.perf_counter()
 
     def log(line: str) -> None:
         print(f"{time.perf_counter() - began:6.1f} {name} {line}", flush=True)
 
     reproduce(
-        name, Path(out), data=os.environ.get("REPRODUCE_DATA", "").split(), only=rows, limit=float(limit), tf32=tf32,
+        name, Path(out), data=data.split(), only=rows, limit=float(limit), tf32=tf32, command=command,
         device="cuda" if torch.cuda.is_available() else "cpu", log=log,
     )  # fmt: skip
     log("done")

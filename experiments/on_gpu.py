@@ -5,7 +5,7 @@
 First the times of MNIST and CIFAR-10, alone, with CW to the end and with CW that may stop, three repetitions each; then
 the readings of the ℓ∞ settings beside PGD, PROCESSES (12) at a time, under CUDA MPS where it is installed. A row that
 would exceed SECONDS stops at the end of a batch: its record states the n that it reached. Resumes what is under OUT.
-``REPRODUCE_DATA`` and ``COMMIT`` are those of full.py.
+``REPRODUCE_DATA`` is that of full.py.
 """
 
 import os
@@ -61,7 +61,7 @@ def main() -> None:
     with ThreadPoolExecutor(processes) as pool:
         list(pool.map(run_if_time, tasks()))
     for experiment in ("timing", "readings"):
-        if (Path(out) / experiment / "conditions.json").exists():
+        if any((Path(out) / experiment).glob("part-*.json")):
             run(experiment, out, 0, "(the summary alone)")
 
 

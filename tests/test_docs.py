@@ -3,7 +3,6 @@
 import doctest
 import importlib
 import inspect
-import json
 import re
 import subprocess
 import sys
@@ -106,23 +105,6 @@ def test_method_md_shows_the_plan_of_race() -> None:
     shown = re.search(r"<!-- race plan: .+?-->\n```text\n(.+?)```\n", (ROOT / "docs/method.md").read_text(), re.DOTALL)
     assert shown
     assert shown.group(1) == f"{ma.Race().plan(norm='l2', budget=400)}\n"
-
-
-def test_how_to_choose_shows_the_recorded_comparison() -> None:
-    page = (ROOT / "docs/how-to-choose.md").read_text()
-    record = json.loads((ROOT / "benchmarks/records/core.json").read_text())["numbers"]
-    for name, row in record["rows"].items():
-        shown = f"| {name} | {row['norm']} | {row['median']:.4f} | {row['success']:.0%} | {row['passes']:,.0f} |"
-        assert shown in page, shown
-
-
-def test_pages_made_from_records_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    pages = importlib.import_module("pages")
-    assert (ROOT / "docs/parity.md").read_text() == pages.parity(), "run python benchmarks/pages.py"
-    for page in pages.TABLES:
-        text = (ROOT / page).read_text()
-        assert text == pages.fill_in(page, text), f"{page}: run python benchmarks/pages.py"
 
 
 @pytest.mark.parametrize("layer", ["core", "execution", "storage", "runs", "analysis"])

@@ -68,12 +68,6 @@ def test_sections_of_further_records(tmp_path: Path) -> None:
     assert text.endswith("`run`, today, a CPU, commit c\n")
 
 
-def test_the_readme_states_the_count_of_the_records() -> None:
-    found = overall.cells(overall.records(RECORDS))
-    first = overall.count_first(found, "baselines")[0]
-    assert f"{first} of {len(found)} cells" in " ".join((suite_page.ROOT / "README.md").read_text().split())
-
-
 def test_medians_and_the_difference_to_the_best_baseline_are_beside_the_means() -> None:
     each = record("first", {100: {"race": 0.1, "lib:y": 0.2}})
     each["rows"][0] |= {"n": 9, "excess_median": 0.01, "excess_trimmed": 0.05}

@@ -8,7 +8,7 @@ from typer import Argument, Option
 from marginattack.cli.common import Display, dump_json, one_line_errors
 from marginattack.cli.options import AsJson, Quiet
 
-NAMES = "mnist, cifar10, imagenet, challenge, timing, convergence or ablations."
+NAMES = "mnist, cifar10, imagenet, challenge, timing, convergence, readings, ablations, race, losses or gap."
 DATA = ".npz file with x (uint8) and y that replaces the bundled samples. Repeatable."
 
 

@@ -20,6 +20,7 @@ from marginattack.core.norms import L1
 from marginattack.core.problem import Problem
 from marginattack.core.schedules import Power
 from marginattack.core.types import Points
+from marginattack.reproduce.records import encode
 from marginattack.reproduce.runner import Outcome, Row, attack_row, finite_or_none
 
 
@@ -41,7 +42,7 @@ class TangentProjectionAsPrinted:
 
 
 @dataclass(frozen=True)
-class BallProjectionAsPrinted:
+class LinearProjectionAsPrinted:
     """Eq. 10 as printed: a = 1 − b ∇dᵀs / ∇dᵀ∇d with ∇d the subgradient of ℓ∞ at its largest coordinate."""
 
     b: float
@@ -58,7 +59,7 @@ BY_MOVES = Power(1.0, stride=2)  # (2k + 2)^−1, as in the first author's imple
 
 def variants(norm: str) -> dict[str, MarginAttack]:
     """The variants by name; the first is the corrected text of the paper, with one start at the input."""
-    text = with_exact_ball(replace(preset(f"mnist-{norm}"), restarts=1, radius=0.0))
+    text = replace(preset(f"mnist-{norm}"), restarts=1, radius=0.0)
     ten = replace(text, restarts=10, radius=0.05)
     attacks = {
         "text, corrected": text,
@@ -80,19 +81,19 @@ def variants(norm: str) -> dict[str, MarginAttack]:
             "∇d a unit vector": replace(text, projection=TangentProjectionAsPrinted(sign=-1.0, unit=True)),
         }
     else:
-        linear = LinearProjection(b=0.1)
-        printed = replace(text, projection=BallProjectionAsPrinted(b=0.1))
+        printed = replace(text, projection=LinearProjectionAsPrinted(b=0.1))
+        exact, ten_exact = with_exact_ball(text), with_exact_ball(ten)
         attacks |= {
-            "design 1": replace(text, projection=TangentProjection()),
-            "our defaults with design 1": MarginAttack(projection=TangentProjection()),
+            "∇d of the largest coordinate": replace(text, projection=LinearProjection(b=0.1, dual=L1)),
             "β by moves": replace(text, beta=BY_MOVES),
             "β by moves, ten random starts": replace(ten, beta=BY_MOVES),
-            "β from the second pair, ten random starts": replace(ten, beta=Power(1.0, first=2)),
-            "linearised": replace(text, projection=linear),
-            "linearised, ten random starts": replace(ten, projection=linear),
-            "linearised, β by moves": replace(text, projection=linear, beta=BY_MOVES),
-            "linearised, β by moves, ten random starts": replace(ten, projection=linear, beta=BY_MOVES),
-            "linearised, ∇d of the largest coordinate": replace(text, projection=replace(linear, dual=L1)),
+            "exact ball": exact,
+            "exact ball, ten random starts": ten_exact,
+            "exact ball, β by moves": replace(exact, beta=BY_MOVES),
+            "exact ball, β by moves, ten random starts": replace(ten_exact, beta=BY_MOVES),
+            "exact ball, β from the second pair, ten random starts": replace(ten_exact, beta=Power(1.0, first=2)),
+            "design 1": replace(text, projection=TangentProjection()),
+            "our defaults with design 1": MarginAttack(projection=TangentProjection()),
             "first author's settings": preset("author-linf"),
             "Eq. 10 as printed": printed,
             "Eq. 10 as printed, α = 0.2 to the end": replace(printed, closing_alpha=0.2),
@@ -130,5 +131,6 @@ def summarise(outcomes: dict[str, Outcome]) -> dict[str, Any]:
                 "excess_median": finite_or_none(np.median(margins / least[known] - 1)),
                 "found": float(np.isfinite(margins).mean()),
                 "passes": float(np.mean(np.array(outcomes[name].passes)[:n][known])),
+                "distances": encode(outcomes[name].distance),
             }
     return tables

@@ -7,6 +7,8 @@ from marginattack.analysis.statistics import proportion_interval
 from marginattack.reproduce import paper
 from marginattack.reproduce import success_rates as rates
 from marginattack.reproduce.challenge import LONG, RACE
+from marginattack.reproduce.readings import PGD_ROW, sign_tests
+from marginattack.reproduce.records import decode
 from marginattack.reproduce.timing import EARLY, END, OURS
 from marginattack.reproduce.wrapped_attacks import TF32_NOTE
 
@@ -44,8 +46,9 @@ def _gain(compared: dict[str, Any] | None) -> str:
 
 
 def _name(attack: str, row: dict[str, Any]) -> str:
-    """The attack, and its precision where that is not float32."""
-    return f"{attack} (tf32)" if TF32_NOTE in row["settings"] else attack
+    """The attack, the design where older records have the exact ball under this name, and a precision below float32."""
+    exact = attack == "MarginAttack" and any(f"{name}(b=" in row["settings"] for name in ("Shrink", "BallProjection"))
+    return (rates.EXACT if exact else attack) + " (tf32)" * (TF32_NOTE in row["settings"])
 
 
 def success_rates(data: str, numbers: dict[str, Any]) -> list[str]:
@@ -62,8 +65,9 @@ def success_rates(data: str, numbers: dict[str, Any]) -> list[str]:
         header = ("attack", "n", "paper", "ours", "at our quantiles", "±", "median", "passes", "not found")
         lines += [title, "", *table(header, _success_rows(data, norm, part, unit)), ""]
         lines += ["Lead of MarginAttack and Race in points, on the same samples, at the eight levels:", ""]
-        ours = {attack: settings for attack, settings in rates.OURS.items() if attack in part["rows"]}
-        lines += [*table(("against", *ours.values(), "n"), _gains(part, ours)), ""]
+        ours = [attack for attack in rates.OURS if attack in part["rows"]]
+        named = [rates.OURS[_name(attack, part["rows"][attack])] for attack in ours]
+        lines += [*table(("against", *named, "n"), _gains(part, ours)), ""]
     return lines[:-1]
 
 
@@ -97,11 +101,12 @@ def _gains(part: dict[str, Any], ours: Iterable[str]) -> list[list[str]]:
 def challenge(numbers: dict[str, Any]) -> list[str]:
     """Table 3."""
     rows = []
-    for attack in [*paper.TABLE_3, "MarginAttack, our defaults", LONG, RACE]:
+    for attack in [*paper.TABLE_3, rates.EXACT, "MarginAttack, our defaults", LONG, RACE]:
         published, row = paper.TABLE_3.get(attack), numbers["rows"].get(attack)
         theirs = DASH if published is None else f"{published:g}"
         if row is None:
-            rows.append([attack, theirs, NOT_RUN, *[DASH] * 4])
+            if published:
+                rows.append([attack, theirs, NOT_RUN, *[DASH] * 4])
             continue
         rate, low, high = (
             100 * value for value in (row["hits"] / row["n"], *proportion_interval(row["hits"], row["n"]))
@@ -145,6 +150,12 @@ def _timing_cell(row: dict[str, Any], base: dict[str, Any] | None) -> str:
     return f"{row['seconds']:.2f}{spread}{ratio}, {row['passes']:,.0f} passes"
 
 
+def _of_design(name: str, part: dict[str, Any]) -> str:
+    """The name of a table; older ones, which do not state the settings, have the exact ball in ℓ∞."""
+    older = not any("settings" in row for row in part["moves"].values())
+    return f"{name}, exact ball" if older and "linf, the paper's settings" in name else name
+
+
 def convergence(numbers: dict[str, Any]) -> list[str]:
     """The median margin by number of moves, and one image's path."""
 
@@ -155,7 +166,11 @@ def convergence(numbers: dict[str, Any]) -> list[str]:
 
     moves = sorted({int(m) for part in numbers["tables"].values() for m in part["moves"]})
     rows = [
-        [name, part["n"], *(cell(part["moves"].get(str(m)), paper.UNIT[name.split()[0]]) for m in moves)]
+        [
+            _of_design(name, part),
+            part["n"],
+            *(cell(part["moves"].get(str(m)), paper.UNIT[name.split()[0]]) for m in moves),
+        ]
         for name, part in numbers["tables"].items()
     ]
     lines, path = table(("median margin by number of moves", "n", *moves), rows), numbers["path"]
@@ -179,7 +194,9 @@ def readings(numbers: dict[str, Any]) -> list[str]:
         rows = []
         for reading, row in part["rows"].items():
             n, hits = row["n"], row["hits"]
-            paired = " / ".join(f"{t['ours']}, {t['theirs']} ({t['p']:.2g})" for t in row["against_pgd"])
+            distances = [decode(part["rows"][each]["distances"]) for each in (reading, PGD_ROW) if each in part["rows"]]
+            tests = sign_tests(distances[0], distances[1], part["levels"]) if len(distances) == 2 else []
+            paired = " / ".join(f"{t['ours']}, {t['theirs']} ({t['p']:.2g})" for t in tests)
             rows.append(
                 [reading, f"{n:,}", f"{_join([100 * hit / n for hit in hits], '.1f')} ({_widest_interval(hits, n)})",
                  _number(row["median"], ".4g", unit), f"{row['passes']:,.0f}", paired if reading != "PGD" else DASH]
@@ -188,13 +205,20 @@ def readings(numbers: dict[str, Any]) -> list[str]:
     return lines[:-1]
 
 
+def _variant(norm: str, variant: str, row: dict[str, Any]) -> str:
+    """A variant; in older records those of ℓ∞ differ from the exact ball, not from the text."""
+    if norm != "linf" or "projection=Shrink(b=0.1" not in row["settings"]:
+        return variant
+    return "exact ball" + f", {variant}" * (variant != "text, corrected")
+
+
 def ablations(numbers: dict[str, Any]) -> list[str]:
     """Each choice beside its alternatives."""
     lines: list[str] = []
     for norm, part in numbers.items():
         rows = [
-            [variant, _number(row["median"], ".4f"), _number(row["excess_median"], ".1%"), f"{row['found']:.0%}",
-             f"{row['passes']:,.0f}"]
+            [_variant(norm, variant, row), _number(row["median"], ".4f"), _number(row["excess_median"], ".1%"),
+             f"{row['found']:.0%}", f"{row['passes']:,.0f}"]
             for variant, row in part["rows"].items()
         ]  # fmt: skip
         header = (f"{NORMS[norm]}, n = {part['n']}", "median margin", "median excess over the best", "found", "passes")

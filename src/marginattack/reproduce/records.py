@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,17 @@ STATED = ("command", "commit", "hardware", "python", "versions", "seed", "start"
 
 
 def provenance(command: str, hardware: str, seed: int = 0) -> dict[str, Any]:
-    """What a record states besides its numbers; the commit is $COMMIT or git's, dirty where code was changed."""
+    """What a record states besides its numbers; the commit is git's, dirty where code was changed.
+
+    $COMMIT states it for copies without a repository, and has no effect inside one.
+    """
     return {
         "command": redact(command),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "start": STARTED.isoformat(timespec="seconds"),
         "end": datetime.now(UTC).isoformat(timespec="seconds"),
         "hardware": hardware,
-        "commit": os.environ.get("COMMIT") or COMMIT,
+        "commit": COMMIT or os.environ.get("COMMIT", ""),
         "seed": seed,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -50,16 +54,34 @@ def digest(record: dict[str, Any]) -> str:
 
 def find_fault(record: dict[str, Any]) -> str | None:
     """Why a record cannot be trusted, in a few words; None where nothing speaks against it."""
-    stated = record.get("conditions", {})
+    if fault := _find_fault_in_conditions(record.get("conditions", {})):
+        return fault
+    if record.get("digest") != digest(record):
+        return "was changed after it was written (other digest)"
+    for part in record.get("parts", ()):
+        if fault := _find_fault_in_conditions(part):
+            return f"has a part that {fault}"
+    return None
+
+
+def _find_fault_in_conditions(stated: dict[str, Any]) -> str | None:
     if missing := [name for name in STATED if stated.get(name) in (None, "", {})]:
         return f"does not state {', '.join(missing)}"
     if "dirty" in stated["commit"]:
         return f"was measured with uncommitted code ({stated['commit']})"
     if stated["end"] < stated["start"]:
         return f"ends ({stated['end']}) before it starts ({stated['start']})"
-    if record.get("digest") != digest(record):
-        return "was changed after it was written (other digest)"
     return None
+
+
+def encode(values: Iterable[float]) -> str:
+    """One number per sample in a line, with the digits of float32."""
+    return " ".join(f"{value:.8g}" for value in values)
+
+
+def decode(text: str) -> "np.ndarray":
+    """The numbers of ``encode``."""
+    return np.array(text.split(), dtype=float)
 
 
 def _commit() -> str:

@@ -20,6 +20,7 @@ from marginattack.attacks.carlini_wagner import CarliniWagner
 from marginattack.errors import InputError
 from marginattack.measuring import measure
 from marginattack.reproduce.models_under_test import ModelUnderTest
+from marginattack.reproduce.records import encode
 from marginattack.reproduce.wrapped_attacks import TF32_NOTE, LowPrecision, ResumedCW
 from marginattack.storage.files import make_folder, write_atomically
 
@@ -44,10 +45,10 @@ class Outcome:
         self.extra |= other.extra
 
     def summary(self) -> dict[str, Any]:
-        """The settings, the median distance and the cost."""
+        """The settings, the median distance, the cost, and the distance of every sample for paired tests."""
         return {
             "settings": self.settings, "n": len(self.distance), "median": finite_or_none(np.median(self.distance)),
-            "passes": float(np.mean(self.passes)), "seconds": self.seconds,
+            "passes": float(np.mean(self.passes)), "seconds": self.seconds, "distances": encode(self.distance),
         }  # fmt: skip
 
 
