@@ -36,8 +36,10 @@ $(VENV)/demo-installed: pyproject.toml constraints.txt
 	$(PIP) --no-compile -e '.[report]'
 	touch $@
 
+# adv-lib requires visdom, which cannot be built any more, torchattacks a requests of 2021; the tests need neither.
 $(VENV)/dev-installed: $(VENV)/demo-installed
 	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps adv-lib==0.2.8 torchattacks==3.5.1
 	touch $@
 
 clean:

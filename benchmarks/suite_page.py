@@ -203,7 +203,7 @@ def chart(points: list[Row], names: list[str]) -> Any:
     both = both.properties(width=250, height=190, data=alt.InlineData(values=points))
     heads = alt.Header(labelFontSize=13, labelFontWeight=600, title=None)
     faceted = both.facet(facet=alt.Facet("model:N", header=heads), columns=3)
-    return {**faceted.to_dict(), "config": {**vega_config("light", "sans-serif"), "background": "white", "padding": 8}}
+    return {**faceted.to_dict(), "config": {**vega_config("sans-serif"), "background": "white", "padding": 8}}
 
 
 def figure(found: list[Row], norm: str) -> str:

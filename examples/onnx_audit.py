@@ -6,6 +6,7 @@ Without arguments, a small network is exported and audited. Exit code 1 if the m
 """
 
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -50,4 +51,7 @@ def main(file: str, arrays: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if main(*(sys.argv[1:3] if len(sys.argv) == 3 else make_files(Path.cwd()))) else 1)
+    if len(sys.argv) == 3:
+        sys.exit(0 if main(*sys.argv[1:]) else 1)
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(0 if main(*make_files(Path(folder))) else 1)

@@ -8,6 +8,7 @@ bundled images show how it works.
 
 import csv
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -56,4 +57,5 @@ if __name__ == "__main__":
     if len(sys.argv) == 4:
         main(*sys.argv[1:])
     else:
-        main(*make_photos(Path.cwd()))
+        with tempfile.TemporaryDirectory() as folder:
+            main(*make_photos(Path(folder)))

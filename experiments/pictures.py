@@ -277,7 +277,7 @@ def draw_convergence() -> alt.HConcatChart:
 
 
 def write(picture: Any, name: str) -> None:
-    spec = {**picture.to_dict(), "config": {**vega_config("light", "sans-serif"), "background": "white", "padding": 8}}
+    spec = {**picture.to_dict(), "config": {**vega_config("sans-serif"), "background": "white", "padding": 8}}
     IMAGES.mkdir(parents=True, exist_ok=True)
     (IMAGES / name).write_text(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version()))
 

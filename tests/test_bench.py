@@ -105,7 +105,7 @@ def test_the_suite_runs_our_attacks_the_presets_and_all_external_ones() -> None:
     assert {"marginattack", "deepfool", "cw", "lbfgs", "search", "preset:mnist-l2"} <= set(names)
     external = {name for name, attack in EXTERNAL_ATTACKS.items() if "l2" in attack.supported_norms}
     assert {name for name in external if not EXTERNAL_ATTACKS[name].why_unavailable()} - set(names) <= {
-        name for name in external if name.startswith("autoattack:")
+        name for name in external if EXTERNAL_ATTACKS[name].eps is not None
     }
     assert "foolbox:ddn" in names
     assert not {"pgd", "bim", "daa", "boundary", "jsma"} & set(names)
@@ -225,12 +225,26 @@ def test_command_runs_attacks_of_autoattack() -> None:
     assert rows[0]["success"] == 1.0
 
 
+def test_command_runs_our_attacks_within_a_radius() -> None:
+    words = ["--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--budget", "24", "--limit", "3", "--json"]
+    code, out, _ = command(*words, "--norm", "linf", "--attack", "apgd@3/10", "--attack", "square@0.3")
+    assert code == 0
+    rows = json.loads(out)
+    assert [row["attack"] for row in rows] == ["apgd@3/10", "square@0.3"]
+    assert all("eps=0.3" in row["settings"] for row in rows)
+    assert rows[0]["success"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ([], "no model given: pass --model"),
         (["--attack", "magic"], "no attack named 'magic'"),
         (["--peer", "advlib:magic"], "no attack named 'advlib:magic'"),
+        (["--attack", "preset:mnist-l1"], "no attack named 'preset:mnist-l1': did you mean preset:mnist-l"),
+        (["--attack", "square"], "Square has no radius: give one, Square(eps=8/255), or its name with one, NAME@8/255"),
+        (["--attack", "race@0.3"], "race minimises the distance: omit the radius, as in race"),
+        (["--attack", "square@0"], "square needs a radius above 0, as in square@0.3"),
         (["--budget", "0"], "--limit and --budget must be at least 1"),
         (["--norm", "l7"], "no norm named 'l7'"),
     ],

@@ -70,4 +70,9 @@ def test_attacks_within_a_radius_have_no_default_radius_and_say_what_they_find(k
 def test_an_attack_by_name_needs_a_radius_too() -> None:
     with pytest.raises(ma.InputError, match="PGD has no radius"):
         ma.measure(MODEL, X, Y, "linf", attack="pgd")
+    with pytest.raises(ma.InputError, match="deepfool@1: deepfool minimises the distance: omit the radius"):
+        ma.measure(MODEL, X, Y, "linf", attack="deepfool@1")
+    named, given = (ma.measure(MODEL, X, Y, "linf", attack=each) for each in ("pgd@1/2", attacks.PGD(eps=0.5)))
+    assert torch.equal(named.distance, given.distance)
+    assert "within 0.5" in repr(named)
     assert "within" not in repr(ma.measure(MODEL, X, Y, "linf", attack=attacks.Search(levels=2)))

@@ -104,15 +104,15 @@ def test_attacks_of_other_libraries_run_by_name_on_the_command_line(tmp_path: Pa
     pytest.importorskip("foolbox", reason="its attack is run")
     pytest.importorskip("pyautoattack", reason="its attack is run")
     command = ["measure", "--model", "zoo:mnist-cnn", "--data", "samples:mnist", "--limit", "2", "--norm", "l2", "-q"]
-    names = ["foolbox:ddn", "autoattack:apgd-ce@3/2"]
-    result = RUNNER.invoke(app, [*command, "--attack", names[0], "--attack", names[1], "--budget", "30", "--out",
-                                 str(tmp_path / "run"), "--json"])  # fmt: skip
+    names = ["foolbox:ddn", "autoattack:apgd-ce@3/2", "apgd@3/2"]
+    words = [word for name in names for word in ("--attack", name)]
+    result = RUNNER.invoke(app, [*command, *words, "--budget", "30", "--out", str(tmp_path / "run"), "--json"])
     assert (result.exit_code, result.stderr) == (0, "")
-    for name in (names[0], "autoattack:apgd-ce@1.5"):
+    for name in (names[0], "autoattack:apgd-ce@1.5", "apgd@1.5"):
         margins = ma.Margins.load(tmp_path / "run", attack=name)
         assert int((margins.forwards + margins.backwards).max()) <= 30
     assert sorted(each.name for each in (tmp_path / "run/margins").iterdir()) == [
-        "autoattack-apgd-ce@1.5-l2", "foolbox-ddn-l2"
+        "apgd@1.5-l2", "autoattack-apgd-ce@1.5-l2", "foolbox-ddn-l2"
     ]  # fmt: skip
     for name, message in ((names[0], "settings of another library"), ("foolbox:dnd", "did you mean foolbox:ddn")):
         wrong = RUNNER.invoke(
@@ -124,7 +124,7 @@ def test_attacks_of_other_libraries_run_by_name_on_the_command_line(tmp_path: Pa
 
 def test_list_attacks_shows_which_libraries_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row["name"]: row for row in json.loads(RUNNER.invoke(app, ["list", "attacks", "--json"]).stdout)}
-    assert "race" in rows
+    assert {"race", "deepfool", "square@EPS", "apgd@EPS"} <= set(rows)
     assert rows["art:pgd@EPS"]["norms"] == "l2 linf"
 
     def version(name: str) -> str:

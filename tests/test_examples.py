@@ -2,7 +2,9 @@
 
 import re
 import runpy
+import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,17 +67,37 @@ def test_training() -> None:
     assert history[0]["margin/p10"] <= history[0]["margin/median"]
 
 
+def run_here(command: list[str], check: bool) -> None:
+    """Run a command of marginattack in this process."""
+    assert check
+    ended = CliRunner().invoke(app, command[3:])
+    assert ended.exit_code == 0, ended.output
+
+
 def test_cluster() -> None:
     """In this process, without Ray."""
-
-    def run(command: list[str], check: bool) -> None:
-        assert check
-        ended = CliRunner().invoke(app, command[3:])
-        assert ended.exit_code == 0, ended.output
-
     main = load("cluster")["main"]
-    main.__globals__["subprocess"] = SimpleNamespace(run=run)
+    main.__globals__["subprocess"] = SimpleNamespace(run=run_here)
     assert len(main(["--engine", "serial", "--out", "run"])) == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [("own_model", "own-model.parquet"), ("timm_photos", ""), ("onnx_audit", ""), ("tabular", ""), ("training", ""),
+     ("cluster --engine serial", "cluster-run")],
+)  # fmt: skip
+def test_as_a_script(
+    words: str, left: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twice: the second run does not fail over the files of the first."""
+    name, *options = words.split()
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *options])
+    monkeypatch.setattr(subprocess, "run", run_here)
+    for _ in range(2):
+        with pytest.raises(SystemExit, match=r"^0$") if name == "onnx_audit" else nullcontext():
+            runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        assert capsys.readouterr().out
+    assert {path.name for path in folder.iterdir()} == ({left} if left else set())
 
 
 @pytest.mark.slow

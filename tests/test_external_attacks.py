@@ -162,7 +162,7 @@ def test_installed_external_attacks(name: str) -> None:
     model = smooth(dtype=torch.float32)
     x, y = inputs(model, n=12)
     for norm in EXTERNAL_ATTACKS[name].supported_norms:
-        found = ma.measure(model, x, y, norm, attack=EXTERNAL_ATTACKS[name], budget=101)
+        found = ma.measure(model, x, y, norm, attack=EXTERNAL_ATTACKS[name], budget=101, diagnose=False)
         assert int((found.forwards + found.backwards).max()) <= 101
         assert not found.rejected.any()
         size = as_norm(norm).size((found.adversarial - x).flatten(1))[:, 0]
@@ -172,7 +172,7 @@ def test_installed_external_attacks(name: str) -> None:
             assert (model(found.adversarial[here]).argmax(1) != y[here]).all()
         # steps of adv-lib's tr are 0.001 long: 30 of them reach only the nearest boundaries
         assert here.double().mean() >= {"advlib:tr": 0.05, "art:deepfool": 0.7}.get(name, 0.9)
-        again = ma.measure(model, x, y, norm, attack=EXTERNAL_ATTACKS[name], budget=101)
+        again = ma.measure(model, x, y, norm, attack=EXTERNAL_ATTACKS[name], budget=101, diagnose=False)
         torch.testing.assert_close(again.distance, found.distance)
 
 

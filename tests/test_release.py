@@ -11,6 +11,7 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
+import yaml
 
 from marginattack import __version__
 from marginattack.sources.networks import ZOO
@@ -78,6 +79,16 @@ def test_one_address_everywhere() -> None:
 def test_citation_has_the_version() -> None:
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_nothing_is_published_untested() -> None:
+    release, tests = (
+        yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text()) for name in ("release", "test")
+    )
+    assert release["jobs"]["test"]["uses"] == "./.github/workflows/test.yml"
+    assert {"test", "build"} <= set(release["jobs"]["publish"]["needs"])
+    assert "workflow_call" in tests[True]  # YAML reads the key "on" as a boolean
+    assert "make test" in [step.get("run") for step in tests["jobs"]["test"]["steps"]]
 
 
 def test_extras_named_in_hints_exist() -> None:

@@ -94,6 +94,7 @@ def test_build_attack_with_numbers_strings_and_constant_schedules() -> None:
     assert {name: build_attack(name, {}) for name in ATTACKS} == {name: ATTACKS[name]() for name in ATTACKS}
     built = build_attack("marginattack", {"moves": 30, "alpha": 0.5, "scan_near": "iterate", "radius": 0.1})
     assert built == MarginAttack(moves=30, alpha=Constant(0.5), scan_near="iterate", radius=0.1)
+    assert build_attack("square@0.3", {"queries": 50}) == ATTACKS["square"](eps=0.3, queries=50)  # type: ignore[call-arg]
     preset = build_attack("preset:mnist-l2", {"restarts": 2})
     assert isinstance(preset, MarginAttack)
     assert (preset.restarts, preset.follow) == (2, 0)

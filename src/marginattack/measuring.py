@@ -15,8 +15,8 @@ from marginattack.analysis.diagnose.after_run import MIN_ROWS, check_results
 from marginattack.analysis.diagnose.findings import Finding, prioritise
 from marginattack.analysis.diagnose.outputs import check_values
 from marginattack.attacks import ATTACKS, Attack
-from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
 from marginattack.attacks.external.base import ExternalAttack
+from marginattack.attacks.naming import named_attack
 from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
@@ -24,7 +24,7 @@ from marginattack.core.norms import Norm, NormLike, as_norm
 from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.streams import Chunk, class_names, count_rows, read_chunks
 from marginattack.core.validation import Batch
-from marginattack.errors import DiagnosisWarning, InputError, choose
+from marginattack.errors import DiagnosisWarning, InputError
 from marginattack.execution.evaluator import ModelEvaluator
 from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.passes import out_of_memory
@@ -83,7 +83,8 @@ def measure(
         labels: Their classes, where ``images`` is an array.
         norm: "l0", "l1", "l2", "linf" (also "L2", 2, "Linf", ``numpy.inf``, …) or a ``Norm``; or a list of norms.
         attack: One of ``marginattack.ATTACKS`` with its settings, or its name, or the name of an attack of another
-            library, such as "advlib:ddn" or "autoattack:standard@8/255"; ``Race()`` unless stated.
+            library, such as "advlib:ddn"; ``Race()`` unless stated. Attacks within a radius: "square@8/255",
+            "autoattack:standard@8/255".
         bounds: Lower and upper bound: numbers, or arrays that broadcast to an input; (0, 1) unless stated. They may be
             infinite, and equal for features that stay as they are.
         scale: Positive numbers that broadcast to an input: the distance is the norm of (x − x₀) / scale.
@@ -282,12 +283,8 @@ def as_attack(attack: Any) -> Attack:
         return Race()
     if isinstance(attack, Attack):
         return attack
-    if isinstance(attack, str) and attack in ATTACKS:
-        return ATTACKS[attack]()
-    if isinstance(attack, str) and attack.partition("@")[0] in EXTERNAL_ATTACKS:
-        return external_attack(attack)
     if isinstance(attack, str):
-        raise InputError(f"no attack named {attack!r}: {choose(attack, [*ATTACKS, *EXTERNAL_ATTACKS])}")
+        return named_attack(attack)
     raise InputError(f"attack is {attack!r}: give an attack such as Race(), or one of {', '.join(ATTACKS)}")
 
 

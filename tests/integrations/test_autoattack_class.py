@@ -1,20 +1,23 @@
 """AutoAttack's class with our attack: its signatures, its example script, its state file."""
 
 import json
-import runpy
 import sys
+from inspect import signature
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-import torchvision_stub
 from models import inputs, smooth
 from torch import Tensor, nn
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import eval_script
+
 import marginattack as ma
-from marginattack.integrations import autoattack
+from marginattack.attacks.external.base import ProblemInfo
+from marginattack.integrations import autoattack, pyautoattack
 from marginattack.integrations.autoattack import AutoAttack
 
 EPS = 0.006
@@ -63,40 +66,16 @@ def test_robust_accuracy_is_at_most_autoattacks(images: tuple[nn.Module, Tensor,
         assert 0 < (model(ours).argmax(1) == y).sum() <= theirs < 11
 
 
-def test_autoattacks_own_example_runs_with_our_import(
-    images: tuple[nn.Module, Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    script = Path(pytest.importorskip("pyautoattack", reason="its script is run").__file__).parent / "examples/eval.py"
-    torchvision_stub.install()
-    import torchvision
-
+def test_autoattacks_own_example_runs_with_our_import(images: tuple[nn.Module, Tensor, Tensor]) -> None:
+    pytest.importorskip("pyautoattack", reason="its script is run")
     model, x, y = images[0], images[1][:5], images[2][:5]
-
-    class Images(torch.utils.data.Dataset[Any]):
-        def __init__(self, **_: object) -> None: ...
-
-        def __len__(self) -> int:
-            return len(x)
-
-        def __getitem__(self, row: int) -> tuple[Tensor, int]:
-            return x[row], int(y[row])
-
-    resnet = ModuleType("resnet")
-    resnet.ResNet18 = make_network  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "resnet", resnet)
-    monkeypatch.setitem(sys.modules, "pyautoattack", autoattack)  # our import in its place
-    monkeypatch.setattr(torchvision.datasets, "CIFAR10", Images)
-    monkeypatch.setattr(nn.Module, "cuda", lambda module: module)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    torch.save(model.state_dict(), tmp_path / "weights.pt")
-    arguments = ["--model", tmp_path / "weights.pt", "--save_dir", tmp_path, "--log_path", tmp_path / "log.txt",
-                 "--epsilon", EPS, "--n_ex", 5, "--batch_size", 5]  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["eval.py", *map(str, arguments)])
-    runpy.run_path(str(script), run_name="__main__")
-    stored = torch.load(next(tmp_path.glob("aa_standard_1_5_eps_*.pth")))["adv_complete"]
-    robust = float((model(stored).argmax(1) == y).double().mean())
-    assert f"robust accuracy: {robust:.2%}" in capsys.readouterr().out
+    before = set(sys.modules), list(sys.path)
+    points, printed, seconds = eval_script.run_script(autoattack, model, x, y, norm="Linf", eps=EPS)
+    assert (set(sys.modules) >= before[0], sys.path) == (True, before[1])
+    robust = float((model(points).argmax(1) == y).double().mean())
+    assert 0 < robust < 1
+    assert f"robust accuracy: {robust:.2%}" in printed
+    assert seconds > 0
 
 
 def test_an_interrupted_evaluation_resumes(
@@ -144,6 +123,7 @@ def test_the_custom_version_runs_each_attack_with_its_settings(images: tuple[nn.
     adversary = AutoAttack(lambda z: model(z), norm="L2", eps=0.06, version="custom", verbose=False)
     adversary.attacks_to_run, adversary.budget = names, 100
     adversary.apgd.n_iter = adversary.apgd_targeted.n_iter = 10
+    adversary.apgd.n_restarts = 1
     adversary.square.n_queries = 20
     found = adversary.run_standard_evaluation_individual(x, y)
     assert list(found) == names == adversary.attacks_to_run
@@ -152,6 +132,49 @@ def test_the_custom_version_runs_each_attack_with_its_settings(images: tuple[nn.
     adversary.square.n_queries = 1
     again = adversary.run_standard_evaluation_individual(x, y)
     assert (model(again["square"]).argmax(1) == y).sum() > robust["square"] - 1
+
+
+def test_fab_is_that_of_autoattack_with_its_settings(images: tuple[nn.Module, Tensor, Tensor]) -> None:
+    peer = pytest.importorskip("pyautoattack", reason="its FAB is run")
+    model, x, y = images
+    ours = AutoAttack(model, eps=EPS, version="custom", attacks_to_run=["fab"], verbose=False)
+    theirs = peer.AutoAttack(model, eps=EPS, version="custom", attacks=["fab"], seed=0)
+    assert (ours.fab.n_restarts, ours.apgd.n_restarts) == (theirs.fab.n_restarts, theirs.apgd.n_restarts)
+    for each in (ours, theirs):
+        each.fab.n_iter, each.fab.n_restarts = 4, 2
+    points = ours.run_standard_evaluation(x, y)
+    with torch.random.fork_rng():
+        expected, _ = theirs.run_standard_evaluation(x, y)
+    left = [int((model(each).argmax(1) == y).sum()) for each in (points, expected)]
+    assert 0 < left[0] <= left[1] < 11
+    targeted = ours._fab("fab-t").settings(ProblemInfo("linf", 100, 5, grayscale=False))
+    assert (targeted["targeted"], targeted["n_target_classes"], targeted["n_restarts"]) == (True, 4, 1)
+
+
+def test_pyautoattacks_class_returns_pairs_and_has_its_signatures(images: tuple[nn.Module, Tensor, Tensor]) -> None:
+    peer = pytest.importorskip("pyautoattack", reason="its signatures are compared").AutoAttack
+    model, x, y = images
+    kind = pyautoattack.AutoAttack
+    for name in ("__init__", "run_standard_evaluation", "run_standard_evaluation_individual", "clean_accuracy"):
+        known = signature(getattr(kind, name)).parameters
+        assert set(signature(getattr(peer, name)).parameters) <= set(known), name
+    adversary = kind(model, eps=EPS, budget=60)
+    points, predicted = adversary.run_standard_evaluation(x, y, batch_size=4)
+    assert torch.equal(model(points).argmax(1), predicted)
+    alone = AutoAttack(model, eps=EPS, budget=60, verbose=False)
+    assert torch.equal(alone.run_standard_evaluation(x, y, bs=4), points)
+    found = kind(model, eps=EPS, version="custom", attacks=["race"], budget=60).run_standard_evaluation_individual(x, y)
+    assert [part.shape for part in found["race"]] == [x.shape, y.shape]
+
+
+def test_pyautoattacks_class_logs_and_prints_nothing(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = torch.tensor([[0.9, 0.2], [0.5, 0.4]]), torch.tensor([0, 0])
+    with caplog.at_level("DEBUG", "auto-attack"):
+        pyautoattack.AutoAttack(nn.Identity(), eps=0.2, budget=60).run_standard_evaluation(x, y)
+    assert "robust accuracy: 50.00%" in caplog.text
+    assert capsys.readouterr().out == ""
 
 
 def test_a_point_just_outside_the_radius_does_not_count() -> None:

@@ -39,30 +39,31 @@ class Scaled(nn.Module):
         return logits
 
 
-def robust(scope: dict[str, Any]) -> int:
+def robust(scope: dict[str, Any], eps: float) -> int:
     """Samples that are still classified correctly, at points inside the radius."""
     model, images, points = scope["model"], scope["images"], scope["adversarial"]
     distance = (points - images).flatten(1)
-    within = (distance.norm(dim=1) <= EPS_L2) if scope["norm"] == "l2" else (distance.abs().amax(1) <= 1.001 * EPS)
+    within = (distance.norm(dim=1) <= EPS_L2) if scope["norm"] == "l2" else (distance.abs().amax(1) <= 1.001 * eps)
     with torch.no_grad():
         fooled = (model(points).argmax(1) != scope["labels"]) & within
     return int((~fooled).sum())
 
 
-def run_page(name: str, case: tuple[nn.Module, Tensor, Tensor]) -> dict[str, int]:
-    """Run the blocks of a page in order; how many samples each side of the comparison left robust."""
+def run_page(name: str, case: tuple[nn.Module, Tensor, Tensor], eps: float = EPS) -> dict[str, int]:
+    """Run the blocks of a page in order, with this radius; how many samples each side left robust."""
     blocks = BLOCK.findall((DOCS / f"migrate-from-{name}.md").read_text())
     scope: dict[str, Any] = dict(zip(("model", "images", "labels"), case, strict=True))
     scope["norm"] = "l2" if name == "adv-lib" else "linf"
-    left = {}
+    left = dict[str, int]()
     for kind, code in blocks:
         if kind == "no-run":
             continue
         with warnings.catch_warnings(), torch.random.fork_rng():
             warnings.simplefilter("ignore")
-            exec(code, scope)
+            exec(code.replace("8 / 255", repr(eps)), scope)
         if kind:
-            left[kind] = int((~scope["success"][-1]).sum()) if name == "foolbox" else robust(scope)
+            count = int((~scope["success"][-1]).sum()) if name == "foolbox" else robust(scope, eps)
+            left[kind] = max(count, left.get(kind, 0))  # of several blocks, the worst
     return left
 
 
@@ -82,12 +83,14 @@ def test_the_pairs_of_a_page_agree_or_ours_is_lower(name: str, monkeypatch: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("network", "data", "n"), [("mnist-cnn", "mnist", 8), ("cifar10-resnet32", "cifar10", 8)])
-def test_autoattacks_page_on_bundled_networks(network: str, data: str, n: int) -> None:
+@pytest.mark.parametrize(("network", "eps"), [("mnist-cnn", 0.0938), ("cifar10-resnet32", 0.00218)])
+def test_autoattacks_page_on_bundled_networks(network: str, eps: float) -> None:
+    """At radii near the median margin; benchmarks/records/eval-script.json has more samples."""
     pytest.importorskip("pyautoattack")
-    images, labels = samples(data, n)
-    left = run_page("autoattack", (zoo(network), images.contiguous(), labels))
-    assert left["ours"] <= left["theirs"] + 1
+    images, labels = samples(network.partition("-")[0], 8)
+    left = run_page("autoattack", (zoo(network), images.contiguous(), labels), eps)
+    assert 0 < left["ours"] <= left["theirs"] + 1
+    assert left["theirs"] < 8
 
 
 def test_every_migration_page_is_run() -> None:

@@ -3,8 +3,10 @@
 import doctest
 import json
 import sys
+from dataclasses import fields
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -21,6 +23,7 @@ import marginattack as ma
 from marginattack.integrations import robustbench, torchattacks
 from marginattack.integrations.autoattack import AutoAttack
 from marginattack.integrations.maite import as_module
+from marginattack.sources.model_hubs import import_robustbench
 from marginattack.sources.models import open_model
 
 MEAN, STD = [0.1, 0.2, 0.3], [0.5, 0.4, 0.6]
@@ -32,7 +35,9 @@ def images() -> tuple[nn.Module, Tensor, Tensor]:
     return (model, *inputs(model, (3, 5, 5), n=8))
 
 
-@pytest.mark.parametrize("name", ["autoattack", "foolbox", "attackbench", "torchattacks", "maite", "training"])
+@pytest.mark.parametrize(
+    "name", ["autoattack", "pyautoattack", "foolbox", "attackbench", "torchattacks", "maite", "training"]
+)
 def test_the_examples_of_the_docstrings_run(name: str) -> None:
     pytest.importorskip("foolbox", reason="an example uses it")
     result = doctest.testmod(import_module(f"marginattack.integrations.{name}"))
@@ -262,6 +267,37 @@ def test_models_of_robustbench_by_name(
     monkeypatch.setitem(sys.modules, "autoattack", SimpleNamespace(__spec__=SimpleNamespace()))
     assert open_model("robustbench:Mine@cifar100/L2", trust_pickle=True).module is images[0]
     assert asked == [("Mine", {"dataset": "cifar100", "threat_model": "L2"})]
+
+
+def real_robustbench() -> Any:
+    """RobustBench itself, or skip."""
+    torchvision_stub.install()
+    try:
+        return import_robustbench("eval")
+    except ma.MarginAttackError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_signature_and_the_keys_are_robustbenchs() -> None:
+    theirs = signature(real_robustbench().benchmark).parameters
+    assert list(theirs) == list(signature(robustbench.benchmark).parameters)
+    keys = {field.name for field in fields(import_robustbench("utils").ModelInfo)}
+    assert set(robustbench.KEYS) - keys == {"external"}  # which its leaderboard reads, too
+    assert keys <= set(robustbench.KEYS)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_of_robustbench_with_weights_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_robustbench()
+    zoo = import_robustbench("model_zoo.cifar10")
+    network = zoo.linf["Wong2020Fast"]["model"]()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models/cifar10/Linf").mkdir(parents=True)
+    torch.save(network.state_dict(), tmp_path / "models/cifar10/Linf/Wong2020Fast.pt")
+    opened = open_model("robustbench:Wong2020Fast@cifar10/Linf", trust_pickle=True).module
+    x = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(opened(x), network.eval()(x))
 
 
 @pytest.mark.parametrize(

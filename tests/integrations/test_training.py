@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchvision_stub
@@ -28,7 +29,10 @@ def test_a_fixed_subset_is_measured_every_few_epochs(case: tuple[nn.Module, Tens
     assert [bool(each) for each in values] == [False, False, True, False, False, True]
     assert values[2] == values[5]
     assert model.training
-    assert measure_epoch(model, x, y, 2, norm="linf", eps=0.05, budget=20).items() <= values[2].items()
+    for eps in (0.05, np.array([0.05]), torch.tensor(0.05)):
+        assert measure_epoch(model, x, y, 2, norm="linf", eps=eps, budget=20).items() <= values[2].items()
+    with pytest.raises(ma.InputError, match="eps is -1: give distances above 0"):
+        measure_epoch(model, x, y, 2, eps=-1)
     margins = ma.measure(model, x, y, "linf", budget=20, diagnose=False)
     assert values[2]["margin/median"] == pytest.approx(margins.summary()["median"])
     assert values[2]["margin/robust_accuracy_0.05"] == margins.robust_accuracy(0.05)
@@ -60,6 +64,8 @@ def test_loggers_are_recognised_by_their_methods(case: tuple[nn.Module, Tensor, 
         measure_epoch(*case, 1, budget=20, log=3)
     with pytest.raises(ma.InputError, match="every is 0"):
         measure_epoch(*case, 1, every=0)
+    with pytest.raises(ma.InputError, match="seconds is 0"):
+        measure_epoch(*case, 1, seconds=0.0)
 
 
 def test_tensorboard(case: tuple[nn.Module, Tensor, Tensor], tmp_path: Path) -> None:
@@ -72,6 +78,8 @@ def test_tensorboard(case: tuple[nn.Module, Tensor, Tensor], tmp_path: Path) -> 
     stored = EventAccumulator(str(tmp_path))
     stored.Reload()
     assert set(stored.Tags()["scalars"]) == set(values)
+    (curve,) = stored.Histograms("margin/distance")
+    assert (curve.step, curve.histogram_value.num) == (4, 40 * values["margin/accuracy"])
     (median,) = stored.Scalars("margin/median")
     assert (median.step, median.value) == (4, pytest.approx(values["margin/median"]))
 
@@ -84,6 +92,11 @@ def test_mlflow(case: tuple[nn.Module, Tensor, Tensor], tmp_path: Path, monkeypa
     with mlflow.start_run() as run:
         values = measure_epoch(*case, 4, budget=20, log=mlflow, eps=[0.1])
     assert mlflow.get_run(run.info.run_id).data.metrics == pytest.approx(values)
+    curve = mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/margin/curve-4.json")
+    accuracy = dict(zip(curve["eps"], curve["robust_accuracy"], strict=True))
+    largest = max(eps for eps in accuracy if eps <= 0.1)
+    assert accuracy[largest] == pytest.approx(values["margin/robust_accuracy_0.1"])
+    assert accuracy[max(accuracy)] == 0
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -91,8 +104,9 @@ def test_wandb(case: tuple[nn.Module, Tensor, Tensor], tmp_path: Path) -> None:
     wandb = pytest.importorskip("wandb", reason="its offline mode is used")
     with wandb.init(mode="offline", dir=tmp_path) as run:
         values = measure_epoch(*case, 4, budget=20, log=run, eps=[0.1])
+    wandb.teardown()  # its service has written the file
     (file,) = tmp_path.rglob("*.wandb")
-    assert [key for key in values if key.encode() not in file.read_bytes()] == []
+    assert [key for key in (*values, "histogram") if key.encode() not in file.read_bytes()] == []
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -12,7 +12,65 @@ from marginattack.storage.run_folder import RunFolder
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+CHROMIUM = "/usr/bin/chromium"
+QUIET = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
 VIEW = "[...report.views.values()].find(v => v.norm === '{norm}' && v.chart === '{chart}').view"
+
+LIGHT = """
+    const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+    const linear = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+    const ratio = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const ground = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
+        if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+"""
+# of every text with what is behind it: contrast ratio and markup
+CONTRASTS = f"""() => {{{LIGHT}
+    document.querySelectorAll("details").forEach(d => d.open = true);
+    return [...document.querySelectorAll("body *")].filter(e => e.offsetParent && !e.disabled
+        && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())).map(e =>
+        [ratio(light(parse(getComputedStyle(e).color)), light(ground(e))), e.outerHTML.slice(0, 80)]);
+}}"""
+# of every mark of every chart with its ground, opacity included: contrast ratio of its fill or outline, chart and kind.
+# Shades are left out: strips and matrices, whose density is in tooltips and tables, confidence bands, and the bands
+# below the stripes of phases.
+MARKS = f"""() => {{{LIGHT}
+    const shades = {{strips: ["rect"], matrix: ["rect"], curve: ["area"], "curve-log": ["area"]}};
+    const rgb = (colour) => {{
+        const context = Object.assign(document.createElement("canvas"), {{width: 1, height: 1}}).getContext("2d");
+        context.fillStyle = colour;
+        return context.fillStyle.match(/[0-9a-f]{{2}}/g).map(c => parseInt(c, 16));
+    }};
+    const known = new Map(), found = [];
+    const contrast = (colour, opacity, behind) => {{
+        const key = `${{colour}} ${{opacity}} ${{behind}}`;
+        const mixed = () => rgb(colour).map((c, i) => opacity * c + (1 - opacity) * behind[i]);
+        if (!known.has(key)) known.set(key, ratio(light(mixed()), light(behind)));
+        return known.get(key);
+    }};
+    for (const [element, {{view, chart}}] of report.views) {{
+        const behind = ground(element).slice(0, 3);
+        const walk = (node) => {{
+            const {{marktype, role}} = node;
+            if (marktype && marktype !== "group" && ["mark", "legend-symbol"].includes(role)) {{
+                if ((shades[chart] ?? []).includes(marktype)) return;
+                for (const {{fill, stroke, opacity = 1, fillOpacity = 1, strokeOpacity = 1}} of node.items) {{
+                    if (opacity === 0 || (marktype === "rect" && opacity === 0.1)) continue; // on hover; below stripes
+                    const seen = [[fill, fillOpacity], [stroke, strokeOpacity]]
+                        .filter(([colour]) => colour && colour !== "transparent");
+                    const best = Math.max(...seen.map(([colour, own]) => contrast(colour, opacity * own, behind)));
+                    if (seen.length) found.push([best, chart, marktype]);
+                }}
+            }}
+            for (const child of node.items ?? []) if (child.items) walk(child);
+        }};
+        walk(view.scenegraph().root);
+    }}
+    return found;
+}}"""
+BOXES = """(selector) => [...document.querySelectorAll(selector)].filter(e => e.offsetParent)
+    .map(e => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; })"""
 
 
 @contextmanager
@@ -66,4 +124,4 @@ def pin(page: "Page", value: str, norm: str = "l2") -> float:
     field.fill(value)
     field.press("Enter")
     wait_for_charts(page)
-    return float(page.evaluate(f"report.state.shared['{norm}'].pin"))
+    return float(page.evaluate(f"report.state.shared['{norm}']?.pin") or 0)

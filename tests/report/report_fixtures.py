@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from browsing import CHROMIUM, QUIET
 from runs import HOSTILE, add_finding, made_up_run, real_run
 
 from marginattack.report import write_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-CHROMIUM = "/usr/bin/chromium"
-QUIET = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +68,15 @@ def table_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     about = {"name": "table.csv", "digest": "0" * 64, "n": 90, "shape": [12], "classes": ["no", "yes"],
              "features": [f"feature_{i}" for i in range(12)]}  # fmt: skip
     run = made_up_run(folder / "table", 90, norms=("l2",), classes=2, shape=(12,), data=about)
+    write_report([run], folder / "report.html")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="session")
+def waves_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sounds of one channel."""
+    folder = tmp_path_factory.mktemp("waves")
+    run = made_up_run(folder / "waves", 60, norms=("l2",), classes=["low", "high"], shape=(1, 400))
     write_report([run], folder / "report.html")
     return folder / "report.html"
 

@@ -12,6 +12,7 @@ from runs import made_up_run
 from marginattack.report import write_figures
 from marginattack.report.charts import PLOTS, plots_with_data
 from marginattack.report.datasets import build_views
+from marginattack.report.figures import render_figures
 from marginattack.report.numbers import choose_levels, format_distance, format_number
 from marginattack.report.series import group_by_norm, read_runs
 from marginattack.report.tables import to_latex
@@ -55,6 +56,7 @@ def _strings(tree: object, path: tuple[object, ...] = ()) -> list[tuple[tuple[ob
 
 
 def test_colours_have_contrast_in_both_themes_and_series_differ_in_more_than_colour() -> None:
+    """With opacity: test_page_layout."""
     for theme in THEMES.values():
         for colour in (*PALETTE, GREY):
             assert contrast(colour, theme[3]) >= 3, (colour, theme)
@@ -95,14 +97,32 @@ def test_figures_have_the_format_of_their_suffix(written: dict[str, bytes]) -> N
 
 @pytest.mark.parametrize(("width", "serif", "box"), [(6.75, False, b"[0 0 486 152]"), (3.25, True, b"[0 0 234 304]")])
 def test_panels_have_the_width_of_a_page_or_a_column(tmp_path: Path, width: float, serif: bool, box: bytes) -> None:
-    from marginattack.report.figures import render_figures
-
-    files = dict(islice(render_figures(made_up_run(tmp_path / "run", 50, norms=("l2",)), width=width, serif=serif), 2))
+    run = made_up_run(tmp_path / "run", 50, norms=("l2",))
+    files = dict(islice(render_figures([run], width=width, serif=serif), 2))
     assert b"/MediaBox " + box in files["panels.pdf"]
     svg = files["panels.svg"].decode()
     assert "(a)" in svg
     assert "(b)" in svg
     assert ("Times New Roman" in svg) == serif
+
+
+def test_several_runs_are_overlaid(tmp_path: Path) -> None:
+    runs = [made_up_run(tmp_path / name, 60, norms=("l2",), model=name, seed=seed) for seed, name in enumerate("ab")]
+    written = {path.name: path.read_bytes() for path in write_figures(runs, tmp_path / "out")}
+    assert {name for name in written if name.endswith(".svg")} == {
+        "panels.svg", "curve-l2.svg", "curve-log-l2.svg", "paired-l2.svg",
+    }  # fmt: skip
+    panels = written["panels.svg"].decode()
+    assert "(a)" in panels
+    assert "(b)" not in panels  # one norm, robust accuracy
+    assert all(f">{name}</text>" in panels for name in "ab")  # in the legend
+    assert [row["run"] for row in csv.DictReader(written["numbers-l2.csv"].decode().splitlines())] == ["a", "b"]
+    beyond = dict(islice(render_figures(runs, eps=[99.0]), 1))["panels.svg"].decode()
+    assert "ε = 99" not in beyond  # an ε beyond the axis has no label, which would squeeze the panel
+    square = ElementTree.fromstring(written["paired-l2.svg"])
+    (frame,) = [e for e in square.iter() if "root" in e.get("class", "") and "role-frame" in e.get("class", "")]
+    background = next(e for e in frame.iter() if e.get("class") == "background")
+    assert background.get("d") == "M0,0h400v400h-400Z"  # a diagonal of 45°
 
 
 def test_numbers_have_no_exponents() -> None:

@@ -45,11 +45,16 @@ def test_the_page_tabulates_and_pins_the_eps_that_are_asked_for(
     assert data["pin"] == {"l2": 8 / 255, "linf": 8 / 255}
     curve = data["datasets"]["curve_linf"]["columns"]
     assert curve["robust"][curve["eps"].index(8 / 255)] == pytest.approx(robust(run, 8 / 255), rel=1e-3)
-    assert f'data-v="{8 / 255:.9g}" data-norm="linf">8/255</span>' in page  # as it was typed
-    assert f'data-v="{0.1:.9g}" data-norm="l2">0.1</span>' in page
+    assert f'data-v="{8 / 255:.9g}" data-norm="linf" data-typed="8/255">8/255</span>' in page
+    assert f'data-v="{0.1:.9g}" data-norm="l2" data-typed="0.1">0.1</span>' in page
+    cli("report", run, "-o", tmp_path / "page.html", "--eps", "0.03")
+    page = (tmp_path / "page.html").read_text()
+    assert 'data-norm="linf" data-typed="0.03">0.03</span>' in page  # as it was typed, not 7.65/255
+    assert '"pin_text":{"l2":"0.03","linf":"0.03"}' in page
+    assert "0.03: " in cli("report", run, "--text", "--eps", "0.03")
     cli("report", run, "-o", tmp_path / "page.html", "--eps", "8", "--unit", "255")
     page = (tmp_path / "page.html").read_text()
-    assert f'data-v="{8 / 255:.9g}" data-norm="linf">8</span>' in page  # in the unit of the page
+    assert f'data-v="{8 / 255:.9g}" data-norm="linf" data-typed="8">8</span>' in page  # in the unit of the page
 
 
 def test_figures_take_eps_and_unit_and_text_is_printed_as_well(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from browsing import VIEW, margins, open_page, pin, records, signal, wait_for_charts
-from runs import HOSTILE, real_run
+from runs import HOSTILE, made_up_run, real_run
 
 from marginattack.report import write_report
+from marginattack.report.page import render_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -226,8 +227,49 @@ def test_legend_selects(browser: "Browser", two_runs_page: Path) -> None:
         corner = box.bounding_box()
         assert corner is not None
         page.mouse.click(corner["x"] + x + 8, corner["y"] + y)
-        page.wait_for_function(f"{VIEW.format(norm='l2', chart='curve')}.signal('legend').series?.length === 1")
-        assert signal(page, "curve", "legend")["series"] == [name]
+        page.wait_for_function(f"report.state.shared.l2.highlight === {name!r}")
+        control = page.locator("select.highlight[data-norm=l2]")
+        assert control.input_value() == name
+        control.focus()  # the same by keyboard
+        page.keyboard.press("Home")
+        wait_for_charts(page)
+        assert signal(page, "curve", "highlight") is None
+        page.keyboard.press("ArrowDown")
+        assert signal(page, "curve", "highlight") == labels[0][2]
+
+
+def test_sides_follow_the_pinned_eps(browser: "Browser", two_runs_page: Path) -> None:
+    with open_page(browser, two_runs_page) as page:
+        sentence, table = page.locator(".sides[data-norm=l2]").first, page.locator("details.changed").first
+        table.locator("summary").click()
+        before = sentence.inner_text(), table.inner_text()
+        eps = pin(page, "1.6")
+        name = sentence.get_attribute("data-series")
+        points = page.evaluate("""([name, eps]) => {
+            const {columns, names} = report.page.datasets.paired_l2, sides = [0, 0];
+            columns.series.forEach((number, i) => {
+                const [a, b] = [columns.a[i] ?? Infinity, columns.b[i] ?? Infinity];
+                if (names.series[number] === name && a > eps !== b > eps) sides[b > eps ? 0 : 1]++;
+            });
+            return sides;
+        }""", [name, eps])  # fmt: skip
+        assert min(points) > 0
+        assert sentence.inner_text() == (
+            f"At the pinned ε = 1.6, {points[0]} become robust and {points[1]} no longer are."
+        )
+        assert table.locator("tbody tr").count() == sum(min(count, 8) for count in points)
+        first, second = table.locator("tbody tr").first.locator("td .num").all_inner_texts()
+        assert float(first) <= eps < float(second)
+        assert "with a margin up to the pinned ε = 1.6 are counted" in page.locator(".matrix-note").first.inner_text()
+        page.locator(".unpin[data-norm=l2]").click()
+        assert (sentence.inner_text(), table.inner_text()) == before
+
+
+def test_at_most_five_runs_are_compared_and_the_page_says_so(tmp_path: Path) -> None:
+    runs = [made_up_run(tmp_path / f"run{i}", 30, norms=("l2",), model=f"model{i}", seed=i) for i in range(6)]
+    page = render_page(runs)
+    assert "<strong>Not compared sample by sample:</strong> model5." in page
+    assert page.count('class="sides"') == 4
 
 
 def test_markup_in_names_is_shown_and_never_run(browser: "Browser", hostile_page: Path) -> None:

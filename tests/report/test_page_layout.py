@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browsing import open_page
+from browsing import BOXES, CONTRASTS, MARKS, open_page, pin
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -24,20 +24,6 @@ def test_themes(browser: "Browser", real_page: Path) -> None:
         assert page.locator("#theme").inner_text() == "Dark theme"
 
 
-CONTRASTS = """() => {
-    const parse = (text) => text.match(/[\\d.]+/g).map(Number);
-    const linear = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-    const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
-    const ground = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
-        if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
-    document.querySelectorAll("details").forEach(d => d.open = true);
-    return [...document.querySelectorAll("body *")].filter(e => e.offsetParent && !e.disabled
-        && [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())).map(e => {
-        const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))];
-        return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.outerHTML.slice(0, 80)]; });
-}"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_contrast(browser: "Browser", two_runs_page: Path, scheme: str) -> None:
     with open_page(browser, two_runs_page, scheme=scheme) as page:
@@ -46,11 +32,21 @@ def test_contrast(browser: "Browser", two_runs_page: Path, scheme: str) -> None:
         assert [(ratio, text) for ratio, text in found if ratio < 4.5] == []
 
 
-BOXES = """(selector) => [...document.querySelectorAll(selector)].filter(e => e.offsetParent)
-    .map(e => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; })"""
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["real_page", "two_runs_page"])
+def test_marks_have_contrast(browser: "Browser", request: pytest.FixtureRequest, name: str, scheme: str) -> None:
+    """Marks of charts stand out from the ground, opacity included, with and without a pinned ε."""
+    with open_page(browser, request.getfixturevalue(name), scheme=scheme) as page:
+        for eps in ("", "1.1"):
+            pin(page, eps)
+            found = page.evaluate(MARKS)
+            assert len(found) > 500
+            assert {(round(ratio, 2), *what) for ratio, *what in found if ratio < 3} == set()
 
 
-@pytest.mark.parametrize("name", ["real_page", "two_runs_page", "hostile_page", "photos_page", "table_page"])
+@pytest.mark.parametrize(
+    "name", ["real_page", "two_runs_page", "hostile_page", "photos_page", "table_page", "waves_page"]
+)
 def test_widths(browser: "Browser", request: pytest.FixtureRequest, name: str) -> None:
     """Nothing overflows or overlaps on a phone, a tablet and a desktop."""
     with open_page(browser, request.getfixturevalue(name), width=1600) as page:
@@ -87,12 +83,12 @@ def test_everything_has_a_text_alternative(browser: "Browser", real_page: Path) 
         assert page.evaluate("document.documentElement.lang") == "en"
 
 
-@pytest.mark.parametrize("name", ["real_page", "two_runs_page", "photos_page", "table_page"])
+@pytest.mark.parametrize("name", ["real_page", "two_runs_page", "photos_page", "table_page", "waves_page"])
 def test_phones(browser: "Browser", request: pytest.FixtureRequest, name: str) -> None:
     """Captions are in view however wide their tables are, and samples are listed without scrolling."""
     with open_page(browser, request.getfixturevalue(name), width=360) as page:
         page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-        captions = page.evaluate(BOXES, "caption span")
+        captions = page.evaluate(BOXES, ".caption")
         assert len(captions) > 3
         assert max(right for _, _, right, _ in captions) <= 360
         assert max(right for _, _, right, _ in page.evaluate(BOXES, "#samples .item > *")) <= 360

@@ -1,9 +1,19 @@
 """Samples, pictures, classes and features of the page in a real browser."""
 
+import base64
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from browsing import open_page
+from PIL import Image
+from runs import made_up_run
+
+from marginattack.report import pictures, write_report
+from marginattack.report.datasets import WEAKEST, build_views
+from marginattack.report.series import group_by_norm, read_runs
+from marginattack.report.summary import summarize_classes
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -75,7 +85,7 @@ def test_samples_and_classes_have_names_and_are_found_by_them(browser: "Browser"
         name = classes.locator("tbody tr").last.locator("th span").get_attribute("title") or ""
         page.locator(".class-search").fill(name.split(",")[0].upper() + ",")
         assert [text.split(",")[0] for text in classes.locator("tbody th").all_inner_texts()] == [name.split(",")[0]]
-        assert page.locator(".search output").inner_text() == "1 classes match."
+        assert page.locator(".search output").inner_text() == "1 class matches."
         page.locator(".class-search").fill("")
         assert classes.locator("tbody tr").count() == 20
         assert "which class is weakest is uncertain" in page.locator("#classes").inner_text()
@@ -91,3 +101,52 @@ def test_tables_show_which_features_change(browser: "Browser", table_page: Path)
         assert "feature_" in dialog.locator("tbody th").first.inner_text()
         assert not dialog.locator(".controls").is_visible()
         page.keyboard.press("Escape")
+
+
+def test_sounds_are_drawn_as_waveforms(browser: "Browser", waves_page: Path) -> None:
+    path = "all => all.map(svg => [...svg.querySelectorAll('path')].map(p => p.getAttribute('d').split('L').length))"
+    with open_page(browser, waves_page) as page:
+        page.evaluate("report.pictured")
+        small = page.locator("#samples svg.wave:visible").evaluate_all(path)
+        assert len(small) == 20
+        assert all(len(lines) == 2 and min(lines) == 400 for lines in small)  # input and adversarial example
+        assert page.locator("input[name=unit]").count() == 0  # there are no pixels
+        page.locator("#samples .item .name").first.focus()
+        page.keyboard.press("Enter")
+        dialog = page.locator("dialog[open]")
+        assert dialog.locator("figcaption").all_inner_texts() == ["Input", "Adversarial example", "Difference"]
+        assert not dialog.locator("#map").is_visible()
+        line = dialog.locator("svg").last.locator("path")
+        before = line.get_attribute("d")
+        dialog.locator("#gain").focus()
+        page.keyboard.press("Home")
+        assert dialog.locator("#gain-text").inner_text() == "× 1"
+        assert line.get_attribute("d") != before
+        page.keyboard.press("Escape")
+
+
+def test_photographs_are_shown_at_their_size(browser: "Browser", tmp_path: Path) -> None:
+    """Images of 224² are not scaled down, and a page of many stays small."""
+    run = made_up_run(tmp_path / "run", 80, norms=("l2",), shape=(3, 224, 224))
+    write_report([run], tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size < 3_000_000  # of random pixels, the worst case
+    smooth = np.linspace(0, 1, 3 * 300 * 200).reshape(3, 300, 200)
+    picture = pictures._make_image(smooth, np.clip(smooth + 0.01, 0, 1), pictures.SIDES[0])
+    image = Image.open(io.BytesIO(base64.b64decode(picture["difference"].split(",")[1])))
+    assert max(image.size) == 224
+    with open_page(browser, tmp_path / "report.html", width=360) as page:
+        boxes = [each.bounding_box() for each in page.locator("#samples .trio").first.locator("canvas").all()]
+        assert len({box["y"] for box in boxes if box}) == 1  # all three, side by side
+        assert all(box and box["width"] >= 90 for box in boxes)
+
+
+def test_every_run_shows_its_own_weakest_classes(tmp_path: Path) -> None:
+    runs = [made_up_run(tmp_path / name, 400, norms=("l2",), classes=60, model=name, seed=seed)
+            for seed, name in enumerate("ab")]  # fmt: skip
+    (view,) = build_views(group_by_norm(read_runs(runs)))
+    strips = view.datasets["strips"].columns
+    for number, series in enumerate(view.group):
+        drawn = {name for name, of in zip(strips["from"], strips["series"], strict=True) if of == number}
+        ordered = sorted(summarize_classes(series), key=lambda row: row.median)
+        assert drawn == {row.number for row in ordered[:WEAKEST]}
+    assert len(view.shown) > view.strips == WEAKEST

@@ -19,6 +19,12 @@ def test_samples_source_reads_the_bundled_samples() -> None:
     assert y.equal(labels)
     assert data.shape == (1, 28, 28)
     assert data.name == "samples:mnist"
+    assert data.classes is None  # digits name themselves
+    named = open_data("samples:cifar10")
+    assert named.classes is not None
+    assert named.classes[:2] + named.classes[-1:] == ["airplane", "automobile", "truck"]
+    # of the arrays alone: runs of versions without names of classes resume
+    assert named.digest() == "291b9227908232b8a0364b2be9bf83b69a476385ac86456b658ade6bb2333fc2"
 
 
 def test_unknown_forms(tmp_path: Path) -> None:

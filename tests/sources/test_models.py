@@ -267,6 +267,11 @@ def test_unknown_device() -> None:
         ("hf:google/vit", "transformers", "transformers is not installed: pip install 'marginattack[hf]'"),
         ("{}/m.onnx", "onnx", "onnx is not installed: pip install 'marginattack[onnx]'"),
         ("{}/m.onnx", "onnx2torch", "onnx2torch is not installed: pip install 'marginattack[onnx]'"),
+        (
+            "robustbench:Carmon2019Unlabeled",
+            "pkg_resources",
+            "robustbench needs pkg_resources, which is not installed: pip install 'setuptools<81'",
+        ),
         ("{}/m.onnx", "onnxruntime", "onnxruntime is not installed: pip install 'marginattack[onnx]'"),
     ],
 )
@@ -275,11 +280,11 @@ def test_missing_extras(source: str, module: str, line: str, tmp_path: Path, mon
     original: Callable[..., Any] = importlib.import_module
 
     def without(name: str, package: str | None = None) -> Any:
-        if name.partition(".")[0] == module:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name.partition(".")[0] in (module, "robustbench"):
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
         return original(name, package)
 
     monkeypatch.setattr(importlib, "import_module", without)
     with pytest.raises(MissingDependencyError) as caught:
-        open_model(source.format(tmp_path))
+        open_model(source.format(tmp_path), trust_pickle=True)
     assert str(caught.value) == line

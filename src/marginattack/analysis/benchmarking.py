@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from marginattack.attacks import ATTACKS, LBFGS, Attack, CarliniWagner, Search
-from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
 from marginattack.attacks.external.base import ExternalAttack, ProblemInfo
+from marginattack.attacks.naming import named_attack
 from marginattack.attacks.presets import PRESETS, preset
 from marginattack.attacks.search import MARGIN_PGD
 from marginattack.core.incumbent import GRID
 from marginattack.core.norms import Norm
 from marginattack.core.problem import Problem
 from marginattack.core.validation import Batch
-from marginattack.errors import InputError, choose
+from marginattack.errors import InputError
 from marginattack.execution.session import Session
 
 STRIDE = 5  # every fifth point of the history's grid: each is 1.28 times the one before
@@ -175,20 +175,18 @@ def minimum_norm_attacks(norm: str) -> list[str]:
 
 
 def attack_by_name(name: str, budget: int) -> Attack:
-    """One of our attacks, ``preset:NAME`` for the paper's settings, or an external attack such as ``advlib:ddn``."""
+    """One of our attacks, ``preset:NAME`` for the paper's settings, or an external attack such as ``advlib:ddn``.
+
+    Attacks within a radius take it behind an @: ``square@0.3``.
+    """
     if name in SIZED_BY_BUDGET:
         return SIZED_BY_BUDGET[name](budget)
-    if name in ATTACKS:
-        return ATTACKS[name]()
     prefix, _, rest = name.partition(":")
     if prefix == "preset" and rest in PRESETS:
         settings = preset(rest)
         starts = max(1, min(settings.restarts, budget // 400))  # at least 400 passes per start
         return replace(settings, restarts=starts, radius=settings.radius if starts > 1 else 0.0)
-    if name.partition("@")[0] in EXTERNAL_ATTACKS:
-        return external_attack(name)
-    known = [*ATTACKS, *(f"preset:{key}" for key in PRESETS), *EXTERNAL_ATTACKS]
-    raise InputError(f"no attack named {name!r}: {choose(name, known)}")
+    return named_attack(name, also=[f"preset:{key}" for key in PRESETS])
 
 
 COLUMNS = ("attack", "budget", "optimality", "excess", "median", "mean", "success", "passes", "seconds")

@@ -32,7 +32,7 @@ class FixedRadiusAttack(Attack):
         super().check_norm(norm)
         name = type(self).__name__
         if self.eps is None:
-            raise InputError(f"{name} has no radius: give one, {name}(eps=8/255) or --set attack.NAME.eps=0.03")
+            raise InputError(f"{name} has no radius: give one, {name}(eps=8/255), or its name with one, NAME@8/255")
 
     def __call__(self, problem: Problem) -> None:
         assert self.eps is not None  # see check_norm

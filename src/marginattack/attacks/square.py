@@ -186,8 +186,9 @@ class Square(FixedRadiusAttack):
     """Random search within a fixed radius: square changes that lower the margin are kept. No gradients.
 
     Deviations: every sample has its own windows, signs and splits, where the original shares a window among the samples
-    of a batch; windows also reach the last row and column; targeted problems minimise the margin too, not the
-    cross-entropy. Features and sequences are images of one row or one channel.
+    of a batch; windows also reach the last row and column, and in ℓ2 and ℓ1 their sides may be even; in ℓ1 points
+    inside the ball are scaled to its surface; targeted problems minimise the margin too, not the cross-entropy.
+    Features and sequences are images of one row or one channel.
 
     Args:
         eps: Radius of the ball around x₀.

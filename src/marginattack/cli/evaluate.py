@@ -9,7 +9,6 @@ from marginattack.cli.common import Display, dump_json, make_table, one_line_err
 from marginattack.cli.options import AsJson, Config, Eps, Quiet, Set, Verbose, setting_options
 from marginattack.runs.settings import read_settings
 
-BUDGET = 2000
 OPTIONS = ("model*", "data*", "norms", "attacks", "budget", "seed", "expect_accuracy", "batch", "device", "precision",
            "max_gib", "compiled", "randomized", "eot", "rate", "draws", "confidence")  # fmt: skip
 
@@ -47,8 +46,9 @@ def evaluate(
         chunks = (job.samples(range(first, min(first + batch, n)))[1:] for first in range(0, n, batch))
         with display.progress("evaluating", n) as advance, warnings.catch_warnings(record=True) as doubts:
             result = evaluation.evaluate(
-                session, chunks, norm=settings.norms[0], eps=eps, budget=settings.budget or BUDGET, ids=job.order,
-                attack=next(iter(job.attacks.values())), seed=settings.seed, batch=batch, progress=advance,
+                session, chunks, norm=settings.norms[0], eps=eps, budget=settings.budget or evaluation.BUDGET,
+                ids=job.order, attack=next(iter(job.attacks.values())), seed=settings.seed, batch=batch,
+                progress=advance,
             )  # fmt: skip
     for doubt in doubts:
         if issubclass(doubt.category, DiagnosisWarning):

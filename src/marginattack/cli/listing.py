@@ -48,10 +48,12 @@ def _attack_rows() -> list[dict[str, str]]:
     """Our attacks, then those of other libraries, with what is missing to run them."""
     from marginattack.attacks import ATTACKS
     from marginattack.attacks.external import EXTERNAL_ATTACKS
+    from marginattack.attacks.pgd import FixedRadiusAttack
 
     missing = {each.distribution: "" if each.installed() else ", not installed" for each in EXTERNAL_ATTACKS.values()}
     return [
-        {"name": name, "norms": " ".join(attack.norms), "passes": attack.cost, "reference": attack.reference}
+        {"name": name + "@EPS" * issubclass(attack, FixedRadiusAttack), "norms": " ".join(attack.norms),
+         "passes": attack.cost, "reference": attack.reference}
         for name, attack in ATTACKS.items()
     ] + [
         {"name": name + "@EPS" * (attack.eps is not None), "norms": " ".join(attack.supported_norms),

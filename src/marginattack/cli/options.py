@@ -12,13 +12,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from typer import Option
 
+from marginattack.runs.levels import as_level
 from marginattack.runs.settings import Settings, as_number
 
 EXAMPLE = "attack.race.passes=1000"
 AsJson = Annotated[bool, Option("--json", help="Print JSON.")]
 Config = Annotated[Path | None, Option(metavar="FILE", help="TOML file of settings; other options take precedence.")]
 EPS = "Distance for robust accuracy, as 0.5 or 8/255. Repeatable."
-Eps = Annotated[list[float] | None, Option(metavar="EPS", help=EPS, parser=as_number)]
+Eps = Annotated[list[float] | None, Option(metavar="EPS", help=EPS, parser=as_level)]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Show neither progress nor findings on stderr.")]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Also say on stderr what is being done.")]
 Seed = Annotated[int, Option(metavar="SEED", help="Seed of the random draws.")]

@@ -33,9 +33,11 @@ def report(
     check_unit(unit)
     stores, levels, written = [RunFolder(run) for run in runs], eps or [], list[str]()
     if figures is not None:
-        for number, store in enumerate(stores, 1):
-            folder = figures if len(stores) == 1 else figures / f"{number}-{store.path.resolve().name}"
-            files = write_figures(store.path, folder, eps=levels, unit=unit, width=width, serif=serif)
+        wanted: list[tuple[Path, list[Path]]] = [(figures, runs)]
+        if len(runs) > 1:  # all in one, and each alone
+            wanted += [(figures / f"{number}-{run.resolve().name}", [run]) for number, run in enumerate(runs, 1)]
+        for folder, some in wanted:
+            files = write_figures(some, folder, eps=levels, unit=unit, width=width, serif=serif)
             from marginattack.report.figures import describe_files  # needs the extra, which write_figures checks
 
             written.append(describe_files(folder, files))

@@ -6,7 +6,10 @@ from typing import Any
 from marginattack.attacks.external import EXTERNAL_ATTACKS as EXTERNAL_ATTACKS
 from marginattack.attacks.external import external_attack as external_attack
 
-_MODULES = ("attackbench", "autoattack", "foolbox", "lightning", "maite", "robustbench", "torchattacks", "training")
+_MODULES = (
+    "attackbench", "autoattack", "foolbox", "lightning", "maite", "pyautoattack", "robustbench", "torchattacks",
+    "training",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,14 @@
 """AutoAttack's class with our attack: change the import, keep the script.
 
-``from marginattack.integrations.autoattack import AutoAttack`` instead of ``from autoattack import AutoAttack`` (or
-``pyautoattack``). The standard version runs ``Race`` instead of the four attacks; what it finds is verified.
+``from marginattack.integrations.autoattack import AutoAttack`` instead of ``from autoattack import AutoAttack``. The
+standard version runs ``Race`` instead of the four attacks; what it finds is verified. The class of pyautoattack, which
+returns pairs, is in ``marginattack.integrations.pyautoattack``.
 """
 
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 
 from marginattack.attacks import APGD, Attack, Race, Square
 from marginattack.attacks.external import external_attack
+from marginattack.attacks.external.base import ExternalAttack, ProblemInfo
+from marginattack.attacks.external.pyautoattack import NORMS
 from marginattack.core.classifier import Classifier
 from marginattack.core.losses import CROSS_ENTROPY, DLR, TARGETED_DLR, Loss
 from marginattack.core.norms import as_norm
@@ -98,17 +101,17 @@ class AutoAttack:
         seed: Seed of the random draws; 0 unless stated, so that results repeat.
         verbose: Whether to print what AutoAttack prints.
         attacks_to_run: With version="custom": names of attacks of this package ("race", "marginattack", …) or of
-            AutoAttack ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square").
+            AutoAttack ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"; FAB runs pyautoattack's code, which
+            must be installed).
         version: "standard": Race with 2,000 passes per sample; "plus": with 10,000; "rand", for models that draw random
             numbers: with 20 draws per query; "custom".
         device: Where a model without tensors runs; others run where their tensors are.
         log_path: A file to which the lines are appended.
-        attacks: The name of ``attacks_to_run`` in pyautoattack.
         budget: Forwards + backwards per sample of Race; by default that of the version.
 
     Attributes:
         apgd, apgd_targeted, fab, square: settings of AutoAttack's attacks for the custom version, such as
-            ``apgd.n_restarts``; FAB runs with its own.
+            ``apgd.n_restarts``; the defaults are AutoAttack's.
         robust_accuracy: what the last evaluation found.
 
     Raises:
@@ -127,14 +130,13 @@ class AutoAttack:
     def __init__(
         self, model: nn.Module | Callable[[Tensor], Tensor], norm: str = "Linf", eps: float = 0.3,
         seed: int | None = None, verbose: bool = True, attacks_to_run: Sequence[str] = (), version: str = "standard",
-        is_tf_model: bool = False, device: Any = None, log_path: str | Path | None = None, *,
-        attacks: Sequence[str] | None = None, budget: int | None = None,
+        is_tf_model: bool = False, device: Any = None, log_path: str | Path | None = None, *, budget: int | None = None,
     ) -> None:  # fmt: skip
         if version not in VERSIONS:
             raise InputError(f"no version named {version!r}: {choose(version, VERSIONS)}")
         if is_tf_model:
             raise InputError("is_tf_model is True, but only PyTorch models are supported: convert it, e.g. to ONNX")
-        self.attacks_to_run = list(attacks or attacks_to_run)
+        self.attacks_to_run = list(attacks_to_run)
         if version != "custom" and self.attacks_to_run:
             raise InputError(f"attacks_to_run is {self.attacks_to_run}: it needs version='custom'")
         if version != "custom":
@@ -145,10 +147,10 @@ class AutoAttack:
         self.robust_accuracy = float("nan")
         self.budget = budget or VERSIONS[version]
         self.device = None if device is None or not torch.cuda.is_available() else device
-        self.apgd = SimpleNamespace(n_restarts=1, n_iter=100, rho=0.75)
+        self.apgd = SimpleNamespace(n_restarts=5, n_iter=100, rho=0.75)
         self.apgd_targeted = SimpleNamespace(n_restarts=1, n_iter=100, rho=0.75, n_target_classes=9)
         self.square = SimpleNamespace(n_restarts=1, n_queries=5000, p_init=0.8)
-        self.fab = SimpleNamespace(n_restarts=1, n_iter=100, n_target_classes=9)
+        self.fab = SimpleNamespace(n_restarts=5, n_iter=100, n_target_classes=9)
 
     def run_standard_evaluation(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False,
@@ -164,7 +166,7 @@ class AutoAttack:
             state_path: A file from which an interrupted evaluation resumes; samples that were done before keep their
                 image in what is returned.
             strict: Accepted for AutoAttack's sake: checks always raise.
-            batch_size: The name of ``bs`` in pyautoattack.
+            batch_size: Another name of ``bs``, which AutoAttack's example script uses.
 
         Returns:
             The adversarial images, or the images themselves where the model is robust or was wrong before; with
@@ -234,7 +236,7 @@ class AutoAttack:
         todo = state.robust.nonzero()[:, 0] if done is not None else torch.zeros(0, dtype=torch.int64)
         todo = todo[todo >= (done or 0)]
         batches = todo.split(bs) if len(todo) else ()
-        attack = self._attack(name, session)
+        attack = self._attack(name)
         own = isinstance(attack, Race)
         for number, rows in enumerate(batches, 1):
             here = rows.to(x_orig.device)
@@ -256,7 +258,7 @@ class AutoAttack:
         state.run[name] = None
         state.save()
 
-    def _attack(self, name: str, session: Session) -> Attack:
+    def _attack(self, name: str) -> Attack:
         """The attack of this name, of AutoAttack or of this package."""
         eps, apgd, targeted = self.epsilon, self.apgd, self.apgd_targeted
         losses: dict[str, Loss] = {"apgd-ce": CROSS_ENTROPY, "apgd-dlr": DLR}
@@ -267,7 +269,18 @@ class AutoAttack:
                         candidates=targeted.n_target_classes, loss=TARGETED_DLR)  # fmt: skip
         if name == "square":
             return Square(eps=eps, queries=self.square.n_queries, p=self.square.p_init, restarts=self.square.n_restarts)
-        return external_attack(f"autoattack:fab-t@{eps}") if name in ("fab", "fab-t") else as_attack(name)
+        return self._fab(name) if name in ("fab", "fab-t") else as_attack(name)
+
+    def _fab(self, name: str) -> ExternalAttack:
+        """FAB of pyautoattack with these settings; the targeted form has one start per class, as in AutoAttack."""
+        targeted, fab = name == "fab-t", self.fab
+
+        def settings(info: ProblemInfo) -> dict[str, Any]:
+            classes = min(fab.n_target_classes, info.classes - 1)
+            return {"norm": NORMS[info.norm], "eps": info.eps, "n_iter": fab.n_iter, "targeted": targeted,
+                    "n_restarts": 1 if targeted else fab.n_restarts, "n_target_classes": classes}  # fmt: skip
+
+        return replace(external_attack(f"autoattack:{name}@{self.epsilon}"), choose_settings=settings)
 
     def _classifier(self, images: Tensor, bs: int) -> Classifier:
         """The model, on images in [0, 1]."""

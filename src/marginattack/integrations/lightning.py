@@ -1,14 +1,15 @@
 """A callback for PyTorch Lightning: margins of a fixed subset every few epochs."""
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from marginattack.core.norms import NormLike
 from marginattack.errors import MissingDependencyError
-from marginattack.integrations.training import measure_epoch
+from marginattack.evaluation import check_distances
+from marginattack.integrations.training import is_due, log_curve, measure_subset, summarize
 
 try:
     if (
@@ -26,7 +27,8 @@ class MarginCallback(Callback):  # type: ignore[misc]
     """Measures a fixed subset at the end of training epochs and logs the figures with the module's loggers.
 
     The figures are those of ``training.measure_epoch``, such as "margin/median", which ``ModelCheckpoint`` and
-    ``EarlyStopping`` can monitor in epochs that are measured.
+    ``EarlyStopping`` can monitor in epochs that are measured. Loggers of TensorBoard and W&B also get a histogram of
+    the margins.
 
     Args:
         images: The subset.
@@ -45,16 +47,16 @@ class MarginCallback(Callback):  # type: ignore[misc]
 
     def __init__(
         self, images: Tensor, labels: Tensor, *, every: int = 1, seconds: float = 30.0, norm: NormLike = "l2",
-        eps: float | Sequence[float] = (), budget: int = 100,
+        eps: Any = (), budget: int = 100,
     ) -> None:  # fmt: skip
-        self.images, self.labels = images, labels
-        self.options: dict[str, Any] = {
-            "every": every, "seconds": seconds, "norm": norm, "eps": eps, "budget": budget
-        }  # fmt: skip
+        self.images, self.labels, self.every = images, labels, every
+        self.eps = check_distances(eps) if np.size(eps) else ()
+        self.options: dict[str, Any] = {"seconds": seconds, "norm": norm, "budget": budget}
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure and log, in the first process."""
-        if trainer.is_global_zero:
-            values = measure_epoch(pl_module, self.images, self.labels, trainer.current_epoch, **self.options)
-            if values:
-                pl_module.log_dict(values, rank_zero_only=True)
+        if trainer.is_global_zero and is_due(trainer.current_epoch, self.every):
+            margins = measure_subset(pl_module, self.images, self.labels, **self.options)
+            pl_module.log_dict(summarize(margins, self.eps), rank_zero_only=True)
+            for logger in trainer.loggers:
+                log_curve(logger.experiment, margins, trainer.global_step)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from marginattack.errors import InputError, choose
 from marginattack.integrations.autoattack import AutoAttack
 from marginattack.sources.common import import_extra
+from marginattack.sources.model_hubs import import_robustbench
 from marginattack.storage.files import make_folder, write_atomically
 
 DATASETS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}
@@ -83,7 +84,7 @@ def load(
 ) -> tuple[Tensor, Tensor]:
     """The first images of a test set."""
     if name not in DATASETS or isinstance(preprocessing, str):
-        data, enums = (import_extra(f"robustbench.{part}", "robustbench") for part in ("data", "model_zoo.enums"))
+        data, enums = (import_robustbench(part) for part in ("data", "model_zoo.enums"))
         kind, against = enums.BenchmarkDataset(name), enums.ThreatModel(threat)
         transform = data.get_preprocessing(kind, against, model_name, preprocessing)
         images, labels = data.load_clean_dataset(kind, n, data_dir, transform)

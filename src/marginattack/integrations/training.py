@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from marginattack.analysis.statistics import median_or_nan, robust_accuracy
 from marginattack.core.norms import NormLike
 from marginattack.errors import InputError
+from marginattack.evaluation import check_distances
 from marginattack.margins import Margins
 from marginattack.measuring import measure
 
@@ -18,8 +20,7 @@ CHUNK = 16  # samples between two looks at the clock
 
 def measure_epoch(
     model: nn.Module, images: Tensor, labels: Tensor, epoch: int, *, every: int = 1, seconds: float = 30.0,
-    norm: NormLike = "l2", eps: float | Sequence[float] = (), budget: int = 100, log: Any = None,
-    step: int | None = None, **options: Any,
+    norm: NormLike = "l2", eps: Any = (), budget: int = 100, log: Any = None, step: int | None = None, **options: Any,
 ) -> dict[str, float]:  # fmt: skip
     """Measure a fixed subset at the end of an epoch: how do margins grow while the model learns?
 
@@ -36,8 +37,10 @@ def measure_epoch(
         norm: As for ``measure``.
         eps: A distance, or several, at which robust accuracy is logged.
         budget: Forwards + backwards per sample.
-        log: Where to log: a TensorBoard ``SummaryWriter``, the module ``mlflow`` or an ``MlflowClient``-like object
-            with ``log_metrics``, a W&B run, a logger of Lightning; or None.
+        log: Where to log: a TensorBoard ``SummaryWriter``, the module ``mlflow``, a W&B run, a logger of Lightning, any
+            object with ``log_metrics``; or None. The first three also get the margins of the epoch, from which
+            the curve of robust accuracy can be read: TensorBoard and W&B as the histogram "margin/distance", MLflow as
+            the file margin/curve-STEP.json.
         step: The step under which it is logged; the epoch unless stated.
         options: Further arguments of ``measure``.
 
@@ -57,10 +60,31 @@ def measure_epoch(
         >>> round(values["margin/median"], 3), values["margin/robust_accuracy_0.3"]
         (0.275, 0.5)
     """
-    if every < 1 or seconds <= 0:
-        raise InputError(f"every is {every} and seconds is {seconds:g}: both must be above 0")
-    if (epoch + 1) % every:
+    if not is_due(epoch, every):
         return {}
+    levels = check_distances(eps) if np.size(eps) else ()
+    margins = measure_subset(model, images, labels, seconds=seconds, norm=norm, budget=budget, **options)
+    values = summarize(margins, levels)
+    if log is not None:
+        number = epoch if step is None else step
+        log_metrics(log, values, number)
+        log_curve(log, margins, number)
+    return values
+
+
+def is_due(epoch: int, every: int) -> bool:
+    """Whether an epoch is the last of so many."""
+    if every < 1:
+        raise InputError(f"every is {every}: give a number of epochs, at least 1")
+    return (epoch + 1) % every == 0
+
+
+def measure_subset(
+    model: nn.Module, images: Tensor, labels: Tensor, *, seconds: float, norm: NormLike, budget: int, **options: Any
+) -> Margins:
+    """Measure the samples in their order until the time is spent."""
+    if seconds <= 0:
+        raise InputError(f"seconds is {seconds:g}: give a time limit above 0")
     began, parts = time.monotonic(), list[Margins]()
     for first in range(0, len(images), CHUNK):
         rows = slice(first, first + CHUNK)
@@ -71,10 +95,7 @@ def measure_epoch(
             model, images[rows], labels[rows], norm, budget=budget, ids=np.array(ids), diagnose=False, **options
         )
         parts.append(found)
-    values = summarize(Margins.join(parts), eps if isinstance(eps, Sequence) else [eps])
-    if log is not None:
-        log_metrics(log, values, epoch if step is None else step)
-    return values
+    return Margins.join(parts)
 
 
 def summarize(margins: Margins, eps: Sequence[float]) -> dict[str, float]:
@@ -101,3 +122,19 @@ def log_metrics(target: Any, values: Mapping[str, float], step: int) -> None:
     else:
         hint = "give a SummaryWriter, mlflow, a W&B run or a logger of Lightning"
         raise InputError(f"log is a {type(target).__name__}, which has neither add_scalar, log_metrics nor log: {hint}")
+
+
+def log_curve(target: Any, margins: Margins, step: int) -> None:
+    """Log the margins of correctly classified samples, where the target has a form for many values."""
+    distance = margins.distance[margins.prediction == margins.label].numpy()
+    found = np.sort(distance[np.isfinite(distance)])
+    if len(found) == 0:
+        return
+    if hasattr(target, "add_histogram"):
+        target.add_histogram("margin/distance", found, step)
+    elif getattr(target, "__name__", "") == "mlflow":
+        accuracy = [each.accuracy for each in robust_accuracy(distance, len(margins), found)]
+        curve = {"eps": found.tolist(), "robust_accuracy": accuracy}
+        target.log_dict(curve, f"margin/curve-{step}.json")
+    elif type(target).__module__.startswith("wandb."):
+        target.log({"margin/distance": import_module("wandb").Histogram(found)}, step=step)

@@ -31,12 +31,12 @@ def write_report(
     _check(unit)
     from marginattack.report.page import render_page
 
-    page = render_page(list(map(str, runs)), [float(level) for level in eps], unit)
+    page = render_page(list(map(str, runs)), _as_floats(eps), unit)
     _write(Path(out), page.encode(errors="backslashreplace"))
 
 
 def write_figures(
-    run: str | StoragePath,
+    runs: str | StoragePath | Sequence[str | StoragePath],
     folder: Path,
     *,
     eps: Sequence[float | int] = (),
@@ -47,9 +47,11 @@ def write_figures(
     """Write one figure with several panels, every chart as SVG, PDF and PNG, and the tables as LaTeX and CSV.
 
     The panels (``panels.pdf``, ``panels.svg``) show robust accuracy and margins of every norm, with text of 8 points.
+    Several runs are overlaid: the panels show their robust accuracy, the tables have a row per run, and the charts are
+    those that compare.
 
     Args:
-        run: A run folder that ``marginattack measure --out`` wrote.
+        runs: A run folder that ``marginattack measure --out`` wrote, or several.
         folder: The folder to write into.
         eps: Distances, in ``unit``, of the table of robust accuracies; charts mark the smallest.
         unit: Unit of distances: 1 (pixels from 0 to 1) or 255.
@@ -71,8 +73,14 @@ def write_figures(
         raise InputError(f"width is {width}: give inches from 2 to 20, such as 3.25 for a column or 6.75 for a page")
     from marginattack.report.figures import render_figures
 
-    files = render_figures(str(run), [float(level) for level in eps], unit, width=width, serif=serif)
+    paths = [str(run) for run in runs] if isinstance(runs, list | tuple) else [str(runs)]
+    files = render_figures(paths, _as_floats(eps), unit, width=width, serif=serif)
     return [_write(Path(folder) / name, content) for name, content in files]
+
+
+def _as_floats(eps: Sequence[float | int]) -> list[float]:
+    """Return the levels as floats; those that keep their text stay as they are."""
+    return [level if isinstance(level, float) else float(level) for level in eps]
 
 
 def _check(unit: float | int) -> None:

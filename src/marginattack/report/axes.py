@@ -8,6 +8,7 @@ import altair as alt
 import numpy as np
 
 from marginattack.report.series import Series
+from marginattack.runs.levels import Level
 
 BINS = 48  # of a histogram, about
 TICKS = 8  # of an axis in 1/255, at most
@@ -84,14 +85,15 @@ class MarginAxis:
         pixels = np.arange(1, 17 if self.norm == "linf" else 1) / 255
         return np.unique([*round_digits(np.concatenate([multiples, ratios, pixels]), 4), *self.eps])
 
-    def round_levels(self, bins: int) -> np.ndarray:
+    def round_levels(self, bins: int) -> list[float]:
         """Return the ε of a table: those that were asked for, or multiples of this many bins."""
         if self.eps:
-            return np.array(self.eps)
+            return list(self.eps)
         if self.pixels:
-            return np.arange(int(self.limit / self.pixel_step) + 2) * round(255 * self.pixel_step, 6) / 255
+            step = round(255 * self.pixel_step, 6)
+            return [number * step / 255 for number in range(int(self.limit / self.pixel_step) + 2)]
         width = float(f"{self.bin_width * bins:.6g}")
-        return np.array(round_digits(width * np.arange(int(self.limit / width) + 2), 6))
+        return round_digits(width * np.arange(int(self.limit / width) + 2), 6)
 
 
 def find_pixel_step(end: float) -> float:
@@ -115,7 +117,8 @@ def fit_axis(group: Sequence[Series], eps: Sequence[float] = (), unit: float | i
     norm, scale = group[0].norm, 1.0 if group[0].norm == "l0" else float(unit)
     return MarginAxis(
         norm=norm, symbol=group[0].symbol, smallest=low, largest=high, bin_width=width, scale=scale,
-        eps=tuple(sorted(level / scale for level in eps)), pixels=pixels,
+        eps=tuple(sorted(level.divided_by(scale) if isinstance(level, Level) else level / scale for level in eps)),
+        pixels=pixels,
     )  # fmt: skip
 
 
@@ -148,7 +151,10 @@ def margin_y(axis: MarginAxis, field: str, quantity: str = "margin", **options: 
     return alt.Y(field, title=f"{quantity}, {axis.symbol}", axis=labels, **options)
 
 
-def class_labels(angle: int = 0) -> alt.Axis:
-    """Return the labels of an axis of classes."""
+def class_labels(angle: int = 0, *, every: bool = False) -> alt.Axis:
+    """Return the labels of an axis of classes, every one or as many as have room."""
     first = "length(datum.label) > 20 ? split(datum.label, ',')[0] : datum.label"  # of several names of one class
-    return alt.Axis(labelLimit=130, labelAngle=angle, labelExpr=first, domain=False, ticks=False)
+    overlap = False if every else alt.Undefined
+    return alt.Axis(
+        labelLimit=130, labelAngle=angle, labelExpr=first, labelOverlap=overlap, domain=False, ticks=False
+    )  # fmt: skip

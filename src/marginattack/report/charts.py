@@ -11,12 +11,14 @@ from altair.utils.schemapi import debug_mode
 
 from marginattack.report import encodings as enc
 from marginattack.report.axes import class_labels, margin_scale, margin_x, margin_y
-from marginattack.report.datasets import View
+from marginattack.report.datasets import MAX_COMPARED, View
 from marginattack.report.encodings import Chart, draw_pin, opacity_if, selected_series, tooltips
 from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, PALETTE
 from marginattack.report.trace_charts import draw_constraint, draw_distance, draw_progress
 
-HEIGHT = 280
+HEIGHT, SQUARE = 280, 400
+MAX_UPRIGHT = 4  # characters of the names below a matrix that have room side by side
+MIN_QUARTILES = 4  # samples of a class
 MAX_TITLE = 48  # characters of an axis title
 MAX_LABELLED = 14  # classes of a matrix whose cells have room for numbers
 # label of u = 1 - confidence: in percent down to 0.05 %, then as a power of ten
@@ -29,14 +31,14 @@ CONFIDENCE_LABEL = (
 def draw_curve(view: View, log: bool = False) -> Chart:
     """Draw robust accuracy against ε, with the certified share below it where that is known.
 
-    Pointing reads a value, a click pins ε, the legend selects series.
+    Pointing reads a value, a click pins ε, a click on the legend highlights a series.
     """
     axis, style, bounded = view.axis, enc.style_series(view), any(series.bounded for series in view.group)
     hover = alt.selection_point(
         name="hover", on="pointerover", clear="pointerout", nearest=True, fields=["eps"], empty=False
     )
     click = alt.selection_point(name="clicked_eps", on="click", nearest=True, fields=["eps"], empty=False, toggle=False)
-    legend = alt.selection_point(name="legend", fields=["series"], bind="legend")
+    legend = alt.selection_point(name="clicked_series", fields=["series"], bind="legend", toggle=False)
     start = axis.log_start if log else 0
     base = alt.Chart(alt.NamedData(name=view.dataset_name("curve"))).transform_filter(
         f"datum.eps >= {start} && datum.eps <= {axis.limit}"
@@ -47,13 +49,17 @@ def draw_curve(view: View, log: bool = False) -> Chart:
     y = alt.Y("robust:Q", title="robust accuracy, %", scale=alt.Scale(domain=[0, 100]))
     band = base.mark_area(clip=True).encode(
         x, alt.Y("low:Q", title="robust accuracy, %"), alt.Y2("high:Q"), color=style["color"],
-        opacity=opacity_if(legend, 0.2, 0.03),
+        opacity=opacity_if(enc.HIGHLIGHTED, 0.2, 0.03),
     )  # fmt: skip
     dotted = base.mark_line(strokeWidth=1, strokeDash=[1, 3], clip=True)
     ends = [
         dotted.encode(x, alt.Y(f"{end}:Q", title="robust accuracy, %"), color=style["color"]) for end in ("low", "high")
     ]
-    line = base.mark_line(strokeWidth=2, clip=True).encode(x, y, **style, opacity=opacity_if(legend, 1.0, 0.12))
+    lines = [
+        base.transform_filter(enc.HIGHLIGHTED).mark_line(strokeWidth=2, clip=True).encode(x, y, **style),
+        base.transform_filter(f"!{enc.HIGHLIGHTED}").mark_line(strokeWidth=1, color=GREY, clip=True)
+        .encode(x, y, strokeDash=style["strokeDash"]),
+    ]  # fmt: skip
     # The nearest point is found through Voronoi cells, whose datum is the point; their tooltips lose names otherwise.
     fields = {"run": "row.series", "ε": "row.eps_text", "robust accuracy, %": "format(row.robust, '.1f')",
               "95 % CI from": "format(row.low, '.1f')", "to": "format(row.high, '.1f')",
@@ -66,7 +72,7 @@ def draw_curve(view: View, log: bool = False) -> Chart:
         x, y, color=style["color"], opacity=opacity_if(hover, 1.0, 0.0)
     )
     known = base.transform_filter("isValid(datum.certified)").mark_area(clip=True)
-    fade = [opacity_if(legend, share, 0.03) for share in (0.25, 0.2)]
+    fade = [opacity_if(enc.HIGHLIGHTED, share, 0.03) for share in (0.25, 0.2)]
     colour = style["color"] if len(view.group) > 1 else alt.value(GREEN)
     certified = known.encode(x, alt.Y("certified:Q", title="robust accuracy, %"), color=colour, opacity=fade[0])
     unknown = known.encode(x, alt.Y("certified:Q", title="robust accuracy, %"), alt.Y2("robust:Q"),
@@ -75,9 +81,12 @@ def draw_curve(view: View, log: bool = False) -> Chart:
         x, alt.Y("robust:Q", title="robust accuracy, %"), alt.Y2("top:Q"), color=alt.value(ORANGE),
         opacity=alt.value(0.13),
     )  # fmt: skip
-    sides = [certified, unknown, *([attacked] if len(view.group) == 1 else []), *ends] if bounded else [band]
+    edge = base.transform_filter("isValid(datum.certified)").mark_line(strokeWidth=1.2, clip=True)
+    edge = edge.encode(x, alt.Y("certified:Q", title="robust accuracy, %"), color=colour, detail="series:N")
+    sides = [certified, unknown, *([attacked] if len(view.group) == 1 else []), edge, *ends] if bounded else [band]
     ruler = base.transform_filter(hover).mark_rule(strokeDash=[2, 3]).encode(x)
-    marks = line.add_params(legend), ruler, points.add_params(hover, click)
+    first = lines[0].add_params(legend) if len(view.group) > 1 else lines[0]
+    marks = first, *lines[1 : len(view.group)], ruler, points.add_params(hover, click)
     return alt.layer(*sides, *marks, *draw_pin(axis, label=True))
 
 
@@ -94,10 +103,10 @@ def draw_histogram(view: View) -> Chart:
             low=view.axis.text(f"datum.bin * {width}"), high=view.axis.text(f"(datum.bin + 1) * {width}"),
         )
     )  # fmt: skip
-    bars = binned.mark_bar(color=BLUE, clip=True, binSpacing=1).encode(
+    bars = binned.mark_bar(color=BLUE, stroke=BLUE, strokeWidth=1, clip=True, binSpacing=2).encode(
         margin_x(view.axis, bin="binned"), alt.X2("x2:Q"),
         alt.Y("count:Q", title="samples", axis=alt.Axis(tickMinStep=1, tickCount=5)),
-        opacity=opacity_if("datum.side === 'above'", 0.25, 0.85), order=alt.Order("side:N", sort="descending"),
+        fillOpacity=opacity_if("datum.side === 'above'", 0.15, 0.85), order=alt.Order("side:N", sort="descending"),
         tooltip=tooltips(("low:N", "margin from"), ("high:N", "to"), ("count:Q", "samples"),
                          ("side:N", "relative to the pinned ε")),
     )  # fmt: skip
@@ -118,8 +127,9 @@ def draw_confidence(view: View) -> Chart:
     end = max((decade for decade in decades if decade <= smallest * 1.0001), default=decades[-1])
     x = alt.X("u:Q", title="confidence", scale=alt.Scale(type="log", domain=[end, 1], reverse=True, nice=False),
               axis=alt.Axis(values=decades, labelExpr=CONFIDENCE_LABEL, grid=False, labelFlush=True))  # fmt: skip
-    points = base.mark_circle(color=BLUE).encode(
-        x, margin_y(axis, "y:Q", scale=margin_scale(axis)), opacity=opacity_if("datum.side === 'above'", 0.12, 0.7),
+    points = base.mark_point(shape="circle", color=BLUE, fill=BLUE, strokeWidth=1, opacity=1).encode(
+        x, margin_y(axis, "y:Q", scale=margin_scale(axis)),
+        fillOpacity=opacity_if("datum.side === 'above'", 0.0, 0.5),
         size=alt.Size("n:Q", scale=alt.Scale(range=[6, 260]), legend=None) if view.binned else alt.value(16),
         tooltip=tooltips(*([] if view.binned else [("name:N", "sample")]), ("from:N", "class"),
                          ("to:N", "adversarial class"), ("margin:N", "margin"), ("confidence:N", "confidence"),
@@ -164,20 +174,23 @@ def draw_strips(view: View) -> Chart:
     quartiles = once.mark_rule(strokeWidth=1.5, clip=True).encode(alt.X("low:Q"), alt.X2("high:Q"), y)
     median = once.mark_tick(thickness=3, clip=True).encode(alt.X("median:Q"), y)
     layers = alt.layer(strips.add_params(click), quartiles, median, *draw_pin(view.axis))
-    return layers.properties(height=max(120, 26 * len(view.shown)))
+    return layers.properties(height=max(120, 26 * view.strips))
 
 
 def _draw_medians(view: View, base: alt.Chart, y: alt.Y, click: alt.Parameter) -> Chart:
-    """Draw the median of each class as a bar, with its quartiles."""
-    largest = max(view.datasets["strips"].columns["q3"], default=1.0)
+    """Draw the median of each class as a bar, with its quartiles where it has enough samples."""
+    columns, enough = view.datasets["strips"].columns, MIN_QUARTILES
+    highest = zip(columns["q2"], columns["q3"], columns["of"], strict=True)
+    largest = max((q3 if of >= enough else q2 for q2, q3, of in highest), default=1.0)
     scale = alt.Scale(domain=[0, alt.ExprRef(f"{largest * 1.05} * unit_scale")], nice=False)
     labels = view.axis.labels(end=largest * 1.05, grid=False)
-    bars = base.mark_bar(color=BLUE, opacity=0.75, height=14, cursor="pointer").encode(
+    bars = base.mark_bar(color=BLUE, height=14, cursor="pointer").encode(
         alt.X("median:Q", title=f"median margin, {view.axis.symbol}", scale=scale, axis=labels), y,
         tooltip=tooltips(("from:N", "class"), ("of:Q", "samples"), ("median_text:N", "median margin")),
     )  # fmt: skip
-    quartiles = base.mark_rule(strokeWidth=1.5, clip=True).encode(alt.X("low:Q", scale=scale), alt.X2("high:Q"), y)
-    return alt.layer(bars.add_params(click), quartiles).properties(height=24 * len(view.shown))
+    many = base.transform_filter(f"datum.of >= {enough}")
+    quartiles = many.mark_rule(strokeWidth=1.5, clip=True).encode(alt.X("low:Q", scale=scale), alt.X2("high:Q"), y)
+    return alt.layer(bars.add_params(click), quartiles).properties(height=24 * view.strips)
 
 
 def draw_matrix(view: View) -> Chart:
@@ -192,12 +205,13 @@ def draw_matrix(view: View) -> Chart:
         .transform_filter("isValid(datum.all)")
         .transform_calculate(median_text=view.axis.text("datum.median"))
     )
-    few = len(view.shown) <= MAX_LABELLED
+    few, most = len(view.shown) <= MAX_LABELLED, max(view.datasets["pairs"].columns["all"], default=1)
     scale = alt.Scale(domain=view.shown)
-    x = alt.X("to:N", title="adversarial class", scale=scale, axis=class_labels(0 if few else -90))
+    angle = -90 if not few else 0 if max(map(len, view.shown), default=0) <= MAX_UPRIGHT else -45
+    x = alt.X("to:N", title="adversarial class", scale=scale, axis=class_labels(angle, every=few))
     y = alt.Y("from:N", title="class", scale=scale, axis=class_labels())
     cells = base.mark_rect(color=BLUE).encode(
-        x, y, opacity=alt.Opacity("count:Q", scale=alt.Scale(domainMin=0, range=[0.08, 0.7]), legend=None),
+        x, y, opacity=alt.Opacity("count:Q", scale=alt.Scale(domain=[0, most], range=[0.08, 0.7]), legend=None),
         tooltip=tooltips(("from:N", "class"), ("to:N", "adversarial class"), ("count:Q", "samples"),
                          ("all:Q", "at any distance"), ("median_text:N", "their median margin")),
     )  # fmt: skip
@@ -208,21 +222,23 @@ def draw_matrix(view: View) -> Chart:
 def draw_paired(view: View) -> Chart:
     """Draw the margin of each shared sample in the first run and in the others; the pinned ε splits it into sides."""
     axis = view.axis
-    base = alt.Chart(alt.NamedData(name=view.dataset_name("paired"))).transform_calculate(
+    base = alt.Chart(alt.NamedData(name=view.dataset_name("paired")))
+    base = base.transform_filter("datum.a > 0 && datum.b > 0").transform_calculate(
         x="datum.a * unit_scale", y="datum.b * unit_scale", a_text=axis.text("datum.a"), b_text=axis.text("datum.b"),
         change="!isValid(pin) || (datum.a > pin) === (datum.b > pin) ? 'same' : datum.b > pin ? 'gained' : 'lost'",
     )  # fmt: skip
-    first, others = view.series_names[0], view.series_names[1:]
-    title = f"margin of {first}, {axis.symbol}"
-    title = title if len(title) < MAX_TITLE else f"margin of the first run, {axis.symbol}"
+    first, others = view.series_names[0], view.series_names[1:MAX_COMPARED]
+    across = _title(first, "the first run", axis.symbol)
+    up = _title(others[0] if len(others) == 1 else "the other run", "the other run", axis.symbol)
     scale, labels = _log_scale(view), axis.log_labels(grid=False)
     legend = alt.Legend(title=None) if len(others) > 1 else None
-    points = base.mark_point(filled=True, size=26, clip=True).encode(
-        alt.X("x:Q", title=title, scale=scale, axis=labels),
-        alt.Y("y:Q", title=f"margin of {others[0] if len(others) == 1 else 'the other run'}", scale=scale, axis=labels),
-        color=alt.Color("series:N", scale=alt.Scale(domain=others, range=list(PALETTE[1:])), legend=legend),
+    colours = alt.Scale(domain=others, range=list(PALETTE[1:]))
+    points = base.mark_point(size=30, clip=True, opacity=1, strokeWidth=1.2).encode(
+        alt.X("x:Q", title=across, scale=scale, axis=labels), alt.Y("y:Q", title=up, scale=scale, axis=labels),
+        stroke=alt.Stroke("series:N", scale=colours, legend=legend),
+        fill=alt.Fill("series:N", scale=colours, legend=legend),
+        fillOpacity=opacity_if("datum.change === 'same'", 0.0, 1.0),
         shape=alt.Shape("series:N", scale=alt.Scale(domain=others), legend=legend),
-        opacity=opacity_if("datum.change === 'same'", 0.4, 1.0),
         tooltip=tooltips(("name:N", "sample"), ("from:N", "class"), ("a_text:N", "margin, first run"),
                          ("series:N", "other run"), ("b_text:N", "its margin"), ("change:N", "at the pinned ε")),
     )  # fmt: skip
@@ -230,14 +246,22 @@ def draw_paired(view: View) -> Chart:
         x="datum.end * unit_scale"
     )
     diagonal = ends.mark_line(color=GREY, strokeDash=[4, 4], strokeWidth=1, clip=True).encode(
-        alt.X("x:Q", scale=scale, axis=labels, title=title), alt.Y("x:Q", scale=scale, axis=labels)
+        alt.X("x:Q", scale=scale, axis=labels, title=across), alt.Y("x:Q", scale=scale, axis=labels)
     )
-    return alt.layer(diagonal, points, *draw_pin(axis), *draw_pin(axis, "y")).properties(height=340)
+    layers = alt.layer(diagonal, points, *draw_pin(axis), *draw_pin(axis, "y"))
+    return layers.properties(height=SQUARE, usermeta={"square": True})
+
+
+def _title(name: str, short: str, symbol: str) -> str:
+    """Return the title of an axis with the margins of a run, by a short name if its own is too long."""
+    title = f"margin of {name}, {symbol}"
+    return title if len(title) < MAX_TITLE else f"margin of {short}, {symbol}"
 
 
 def _log_scale(view: View) -> alt.Scale:
     """Return the scale of both axes of a comparison: all but a few of the smallest margins."""
-    values = [*view.datasets["paired"].columns["a"], *view.datasets["paired"].columns["b"]]
+    columns = view.datasets["paired"].columns
+    values = [value for value in (*columns["a"], *columns["b"]) if value]
     ends = (0.8 * np.quantile(values, 0.01), 1.2 * max(values)) if values else (0.1, 1.0)
     domain = [alt.ExprRef(f"{end:.4g} * unit_scale") for end in ends]
     return alt.Scale(type="log", domain=domain, nice=False)

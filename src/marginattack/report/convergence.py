@@ -12,6 +12,7 @@ from marginattack.report.series import Series
 MAX_QUERIES = 400  # per traced sample
 NAMES = ("id", "query", "passes", "distance", "c", "move", "best")
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the passes at which the anytime curve is tabulated
+MIN_TRACED = 3  # samples that an extrapolation needs
 MOVES = ("start", "restoration", "projection", "closing")  # of MarginAttack, which alternate from query to query
 PHASES = {
     "profile": "two gradients decide which schedule fits: near-linear, curved or masked",
@@ -102,6 +103,28 @@ def tabulate_anytime(trace: Sequence[dict[str, Any]]) -> list[tuple[float, int, 
             known += [until[-1] / rows[-1]["best"] - 1] if until and until[-1] else []
         table.append((share, len(known), len(ended), float(np.median(known)) if known else float("nan")))
     return table
+
+
+def extrapolate(trace: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+    """Extrapolate the anytime curve of the traced samples to twice the passes.
+
+    Returns by how much their distances fell from a quarter of the passes to half, from half to the end, and would fall
+    until twice the passes if falls went on shrinking by the same factor; None with fewer than ``MIN_TRACED`` samples.
+    """
+    ordered = sorted(trace, key=lambda row: (row["id"], row["query"]))
+    logs = []
+    for _, members in groupby(ordered, key=lambda row: row["id"]):
+        rows = list(members)
+        last = rows[-1]["passes"]
+        known = [[row["best"] for row in rows if row["passes"] <= share * last] for share in (0.25, 0.5, 1.0)]
+        if all(bests and bests[-1] for bests in known):
+            logs.append(np.log([bests[-1] for bests in known]))
+    if len(logs) < MIN_TRACED:
+        return None
+    first, second = np.clip(-np.diff(np.mean(logs, 0)), 0, None).tolist()  # in logarithms
+    later = second * min(second / first, 1.0) if first > 0 else second
+    return {"first": 1 - float(np.exp(-first)), "second": 1 - float(np.exp(-second)),
+            "next": 1 - float(np.exp(-later)), "n": float(len(logs))}  # fmt: skip
 
 
 def judge_budget(series: Series) -> dict[str, float] | None:

@@ -20,6 +20,7 @@ MAX_ROWS = 8_000  # per page; with more samples, they are counted in cells
 MAX_CLASSES = 30  # that charts show all of; of more, they show the weakest
 WEAKEST = 20
 MAX_PAIRED = 2_000  # points of a comparison
+MAX_COMPARED = 5  # series of a comparison: the first, and those beside it
 MIN_UNCERTAINTY = 1e-10  # smallest 1 - confidence that is drawn
 
 Columns = dict[str, list[Any]]
@@ -49,11 +50,16 @@ class View:
     group: Sequence[Series]
     axis: MarginAxis
     classes: list[str]
-    shown: list[str]  # classes that charts show
+    shown: list[str]  # classes that charts show, of many those that are among the weakest of some series
     binned: bool
     moves: list[str]
     phased: bool  # whether the moves of the traces are phases, such as Race's
     datasets: dict[str, Dataset]
+
+    @property
+    def strips(self) -> int:
+        """The number of classes that the charts of one series show."""
+        return min(len(self.shown), WEAKEST) if len(self.classes) > MAX_CLASSES else len(self.shown)
 
     @property
     def series_names(self) -> list[str]:
@@ -75,14 +81,15 @@ def build_view(group: Sequence[Series], axis: MarginAxis, *, binned: bool) -> Vi
     classes = max((series.classes for series in group), key=len)
     if any(series.classes != classes[: len(series.classes)] for series in group):
         classes = [str(number) for number in range(len(classes))]  # the runs name their classes differently
-    shown = _select_classes(group, len(classes))
+    chosen = [_select_classes(series, len(classes)) for series in group]
+    shown = [*dict.fromkeys(number for numbers in chosen for number in numbers)]
     columns = {
         "curve": _concatenate([_curve_columns(series, axis) for series in group]),
         "rows": _concatenate([_sample_columns(series, axis, binned) for series in group]),
-        "strips": _concatenate([_strip_columns(series, axis, shown) for series in group]),
+        "strips": _concatenate([_strip_columns(*each, axis) for each in zip(group, chosen, strict=True)]),
         "pairs": _concatenate([_pair_columns(series, shown) for series in group]),
         "trace": _concatenate([trace_columns(series) for series in group]),
-        "paired": _concatenate([_paired_columns(group[0], series) for series in group]),
+        "paired": _concatenate([_paired_columns(group[0], series) for series in group[:MAX_COMPARED]]),
     }
     columns["spans"] = find_spans(columns["trace"])
     moves = list(dict.fromkeys(columns["trace"]["move"]))
@@ -95,11 +102,11 @@ def build_view(group: Sequence[Series], axis: MarginAxis, *, binned: bool) -> Vi
     )  # fmt: skip
 
 
-def _select_classes(group: Sequence[Series], classes: int) -> list[int]:
-    """Return the classes for the charts: all, or those with the smallest medians in the first series, these first."""
+def _select_classes(series: Series, classes: int) -> list[int]:
+    """Return the classes for the charts of a series: all, or those with the smallest medians, these first."""
     if classes <= MAX_CLASSES:
         return list(range(classes))
-    return [row.number for row in sorted(summarize_classes(group[0]), key=lambda row: row.median)[:WEAKEST]]
+    return [row.number for row in sorted(summarize_classes(series), key=lambda row: row.median)[:WEAKEST]]
 
 
 def _concatenate(parts: Sequence[Columns]) -> Columns:
@@ -138,7 +145,7 @@ def _sample_columns(series: Series, axis: MarginAxis, binned: bool) -> Columns:
             "name": named or [""] * len(n), "n": n.tolist()}  # fmt: skip
 
 
-def _strip_columns(series: Series, axis: MarginAxis, shown: list[int]) -> Columns:
+def _strip_columns(series: Series, shown: list[int], axis: MarginAxis) -> Columns:
     """One row per class and non-empty bin; each row has the quartiles of its class."""
     label, distance = series.columns["label"], series.columns["distance"]
     names = ("from", "number", "bin", "n", "share", "of", "first", "q1", "q2", "q3")
@@ -164,10 +171,13 @@ def _pair_columns(series: Series, shown: list[int]) -> Columns:
 
 
 def _paired_columns(first: Series, other: Series) -> Columns:
-    """One row per sample that both measured: its margin in the first series, a, and in the other, b; evenly thinned."""
+    """One row per sample that both measured: its margin in the first series, a, and in the other, b; evenly thinned.
+
+    A margin that was not found is None.
+    """
     rows, a, b = pair_series(first, other) if other is not first else (np.array([], int), np.array([]), np.array([]))
-    both = np.flatnonzero(np.isfinite(a) & np.isfinite(b) & (a > 0) & (b > 0))
-    kept = both[:: -(-len(both) // MAX_PAIRED) or 1]
-    return {"a": round_digits(a[kept], 4), "b": round_digits(b[kept], 4),
+    kept = np.arange(0, len(rows), -(-len(rows) // MAX_PAIRED) or 1)
+    left, right = ([value if np.isfinite(value) else None for value in round_digits(side[kept], 9)] for side in (a, b))
+    return {"a": left, "b": right, "every": [-(-len(rows) // MAX_PAIRED)] * len(kept),
             "name": [other.sample_name(row) for row in rows[kept].tolist()],
             "from": other.columns["label"][rows[kept]].tolist()}  # fmt: skip

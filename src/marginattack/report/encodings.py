@@ -9,6 +9,7 @@ All charts have these parameters, and the page gives all charts of a norm the sa
     series          the run and attack whose details are shown
     class_order     how classes are sorted: name, median or below
     sample          the traced sample that is shown
+    highlight       the series whose curve is highlighted, or null for all; clicking a legend sets ``clicked_series``
 """
 
 from itertools import cycle, islice
@@ -23,6 +24,7 @@ from marginattack.report.theme import DASHES, PALETTE
 Chart: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
 
 IN_SELECTED_CLASS = "(!isValid(selected_class) || datum.from === selected_class)"
+HIGHLIGHTED = "(!isValid(highlight) || datum.series === highlight)"
 SIDE_OF_PIN = "!isValid(pin) ? 'none' : datum.d <= pin ? 'below' : 'above'"  # for rows with a margin d
 
 
@@ -35,9 +37,11 @@ def parameters(view: View) -> list[alt.Parameter]:
     """Return the shared parameters with their initial values."""
     traced = view.datasets["trace"].columns["id"]
     pin = next(iter(view.axis.eps), None)
+    typed = getattr(pin, "text", None)
     order = "name" if len(view.classes) == len(view.shown) else "median"
-    initial = {"unit_scale": view.axis.scale, "pin": pin, "pin_text": None, "selected_class": None,
-               "series": view.series_names[0], "class_order": order, "sample": min(traced, default=None)}  # fmt: skip
+    initial = {"unit_scale": view.axis.scale, "pin": pin and float(pin), "pin_text": typed, "selected_class": None,
+               "series": view.series_names[0], "class_order": order, "sample": min(traced, default=None),
+               "highlight": None}  # fmt: skip
     return [alt.param(name=name, value=value) for name, value in initial.items()]
 
 
@@ -68,5 +72,6 @@ def draw_pin(axis: MarginAxis, channel: str = "x", *, label: bool = False) -> li
     typed = f"'ε = ' + (isValid(pin_text) ? pin_text : {axis.text('pin')})"
     data = data.transform_calculate(**{channel: "pin * unit_scale"}, text=typed)
     line = data.mark_rule(strokeWidth=1.5, clip=True).encode(**{channel: f"{channel}:Q"})
-    text = data.mark_text(align="left", dx=5, dy=4, baseline="top", fontWeight=600)
+    text = data.transform_filter(f"pin <= {axis.limit}")  # else it would be drawn outside the chart
+    text = text.mark_text(align="left", dx=5, dy=4, baseline="top", fontWeight=600)
     return [line, text.encode(x="x:Q", y=alt.value(0), text="text:N")] if label else [line]

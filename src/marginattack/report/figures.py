@@ -1,4 +1,4 @@
-"""Figures and tables of a run as files for papers, from the same specs and numbers as the page."""
+"""Figures and tables of runs as files for papers, from the same specs and numbers as the page."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,23 +16,26 @@ WIDTH = 420  # of a single chart
 SANS, SERIF = "sans-serif", "Times New Roman, Liberation Serif, Tinos, DejaVu Serif, serif"
 POINTS = 72  # per inch
 PANELS = ("curve", "histogram")  # of each norm
+OVERLAID = ("curve", "curve-log", "paired")  # charts of several runs; the others show one
 PANEL_HEIGHT, GAP, TEXT = 130, 14, 8  # points
+LEGEND = {"orient": "top-right", "columns": 1, "labelLimit": 170, "symbolSize": 150}  # where falling curves leave room
 WIDE = 5.0  # inches from which panels stand side by side
 
 
 def render_figures(
-    run: str | Path, eps: Sequence[float] = (), unit: float | int = 1, *, width: float | int = 6.75, serif: bool = False
-) -> Iterator[tuple[str, bytes]]:
+    runs: Sequence[str | Path], eps: Sequence[float] = (), unit: float | int = 1, *, width: float | int = 6.75,
+    serif: bool = False,
+) -> Iterator[tuple[str, bytes]]:  # fmt: skip
     """Yield the name and the content of every file; the panels are ``width`` inches wide."""
     import vl_convert
 
     version, font = vega_lite_version(), SERIF if serif else SANS
-    views = build_views(group_by_norm(read_runs([run])), eps, unit)
+    views = build_views(group_by_norm(read_runs(runs)), eps, unit)
     panels = _draw_panels(views, float(width), font)
     yield "panels.svg", panels.encode()
     yield "panels.pdf", vl_convert.svg_to_pdf(panels.replace('pt"', '"'))  # whose unit is the point
     for view in views:
-        for plot in plots_with_data(view):
+        for plot in _choose_plots(view):
             spec, name = _complete_spec(plot, view, font), f"{plot.name}-{view.norm}"
             yield f"{name}.svg", vl_convert.vegalite_to_svg(spec, vl_version=version).encode()
             yield f"{name}.pdf", vl_convert.vegalite_to_pdf(spec, vl_version=version)
@@ -50,11 +53,17 @@ def describe_files(folder: Path, paths: Sequence[Path]) -> str:
     return f"{folder}: panels.pdf, {charts} charts as SVG, PDF and PNG, {tables} tables as CSV and LaTeX"
 
 
+def _choose_plots(view: View) -> list[Plot]:
+    """Return the plots that have anything to draw, of several series only those that show all."""
+    return [plot for plot in plots_with_data(view) if len(view.group) == 1 or plot.name in OVERLAID]
+
+
 def _complete_spec(plot: Plot, view: View, font: str) -> dict[str, Any]:
     """Return the spec of a plot with its data and a size and theme for paper."""
-    spec, config = plot.to_spec(view), {**vega_config("light", font), "background": "white"}
+    spec, config = plot.to_spec(view), {**vega_config(font), "background": "white"}
     rows = {view.dataset_name(name): view.datasets[name].rows() for name in plot.datasets}
-    return {**spec, "width": WIDTH, "config": config, "datasets": {**spec.get("datasets", {}), **rows}}
+    width = spec["height"] if spec.get("usermeta", {}).get("square") else WIDTH
+    return {**spec, "width": width, "config": config, "datasets": {**spec.get("datasets", {}), **rows}}
 
 
 def _draw_panels(views: Sequence[View], width: float, font: str) -> str:
@@ -65,8 +74,10 @@ def _draw_panels(views: Sequence[View], width: float, font: str) -> str:
     each = (width * POINTS - GAP * (columns - 1)) / columns
     drawn = []
     for view in views:
-        for plot in (plot for plot in plots_with_data(view) if plot.name in PANELS):
-            spec = _complete_spec(plot, view, font) | {"config": {**vega_config("light", font, TEXT), "padding": 1}}
+        for plot in (plot for plot in _choose_plots(view) if plot.name in PANELS):
+            config = {**vega_config(font, TEXT), "padding": 1}
+            config["legend"] = {**config["legend"], **LEGEND}
+            spec = _complete_spec(plot, view, font) | {"config": config}
             size = {"width": each, "height": PANEL_HEIGHT, "autosize": {"type": "fit", "contains": "padding"}}
             drawn.append(vl_convert.vegalite_to_svg(spec | size, vl_version=vega_lite_version()))
     parts = []

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from marginattack.runs.levels import Level
+
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)  # quantiles of the margins near which ε are chosen
 LEAST = 1e-6  # smaller ones are shown as below it
 
@@ -25,7 +27,9 @@ def format_number(value: float | int | None, digits: int = 4) -> str:
 
 
 def format_distance(value: float | int | None, *, pixels: bool = False, scale: float | int = 1) -> str:
-    """Format a distance times ``scale``; as k/255 if it is one of 8-bit pixels, or was typed as one."""
+    """Format a distance times ``scale``: as it was typed, or as k/255 if it is one of 8-bit pixels."""
+    if isinstance(value, Level) and scale == 1:
+        return value.text
     if value is None or not math.isfinite(value):
         return format_number(value)
     if scale == 1 and value > 0 and (pixels or is_fraction(value)):
@@ -54,6 +58,13 @@ def choose_levels(margins: np.ndarray, *, pixels: bool = False) -> list[float]:
 def format_percent(value: float, digits: int = 1) -> str:
     """Format a share in percent."""
     return "–" if math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def format_confidence(value: float) -> str:
+    """Format a confidence in percent, with as many digits as tell it from 100 %."""
+    digits = 1 if value < 0.9945 else min(1 - math.floor(math.log10(max(100 * (1 - value), 1e-6))), 6)
+    text = f"{100 * value:.{digits}f}"
+    return "–" if math.isnan(value) else "100 %" if float(text) == 100 else f"{text} %"
 
 
 def format_p(value: float) -> str:

@@ -17,8 +17,9 @@ from marginattack.report.charts import PLOTS, plots_with_data
 from marginattack.report.datasets import MAX_CLASSES, WEAKEST, Dataset, View, build_views
 from marginattack.report.sections import collect_findings, describe_runs, describe_view, name_samples
 from marginattack.report.series import Series, group_by_norm, read_runs
-from marginattack.report.theme import THEMES, vega_config
+from marginattack.report.theme import NAMES, THEMES, vega_config
 from marginattack.report.vega import bundle_script
+from marginattack.runs.levels import Level
 
 FOLDER = Path(__file__).parent / "templates"
 MAX_NAME = 20  # characters of a class name; a longer one is cut at its first comma
@@ -51,15 +52,22 @@ def _load_template(views: Sequence[View], unit: float | int) -> Any:
 
     def format_distance(value: float | int | None, norm: str) -> str:
         scale = 1 if norm == "l0" else unit
+        if isinstance(value, Level):
+            return value.text
         return numbers.format_distance(value, pixels=pixels[norm] and value != 0, scale=scale)
 
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, **options)
     environment.filters |= {
-        "percent": numbers.format_percent, "short": numbers.format_number, "p": numbers.format_p, "redact": redact,
-        "distance": format_distance, "brief": _shorten,
+        "percent": _percent, "short": numbers.format_number, "p": numbers.format_p, "redact": redact,
+        "distance": format_distance, "brief": _shorten, "confidence": numbers.format_confidence,
     }  # fmt: skip
     return environment.get_template("page.html.j2")
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    """Format a share in percent on one line."""
+    return numbers.format_percent(value, digits).replace(" ", "\u00a0")
 
 
 def _shorten(name: str) -> str:
@@ -77,12 +85,14 @@ def _collect_data(views: Sequence[View], panels: Sequence[dict[str, Any]], unit:
     """Collect what the page's script needs: specs without data, each dataset once, pictures, and the themes."""
     sizing = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     return {
-        "unit": unit, "config": {theme: vega_config(theme) for theme in THEMES},
+        "unit": unit, "config": vega_config(),
+        "themes": {theme: dict(zip(NAMES, colours, strict=True)) for theme, colours in THEMES.items()},
         "specs": {view.norm: {plot.name: plot.to_spec(view) | sizing for plot in plots_with_data(view)}
                   for view in views},
         "datasets": {view.dataset_name(name): _pack(data) for view in views for name, data in view.datasets.items()},
         "uses": {plot.name: plot.datasets for plot in PLOTS},
         "pin": {view.norm: view.axis.eps[0] for view in views if view.axis.eps},
+        "pin_text": {view.norm: getattr(view.axis.eps[0], "text", None) for view in views if view.axis.eps},
         "pixels": {view.norm: view.axis.pixels for view in views},
         "margins": {view.norm: {series.name: _pack_margins(series) for series in view.group} for view in views},
         "classes": {view.norm: _pack_classes(view, panel) for view, panel in zip(views, panels, strict=True)

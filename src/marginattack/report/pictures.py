@@ -16,8 +16,9 @@ from marginattack.report.series import Series
 from marginattack.storage.bounds import nearest_images
 
 MAX_EXACT_SIDE = 64  # pixels; larger images are scaled down and compressed
-MAX_SIDE = 160
-QUALITY, NOISE_QUALITY = 80, 45  # of photographs, and of differences, which look like noise
+SIDES = (224, 160)  # to which photographs are scaled down: the first with which those of a series stay below MAX_BYTES
+MAX_BYTES = 1_100_000
+QUALITY = 80  # of photographs, and of differences where that is smaller than without loss
 MAX_POINTS = 400  # of a waveform
 TOP_FEATURES = 12
 
@@ -26,8 +27,15 @@ def load_pictures(series: Series, rows: Iterable[int]) -> dict[int, dict[str, An
     """Load what can be shown of some rows; nothing where the run stores no inputs."""
     if series.input_kind == "other":
         return {}
-    make = {"image": _make_image, "wave": _make_wave, "table": _make_table}[series.input_kind]
-    return {row: make(series, original, adversarial) for row, original, adversarial in read_inputs(series, rows)}
+    inputs = list(read_inputs(series, rows))
+    if series.input_kind == "image":
+        for side in SIDES:
+            pictures = {row: _make_image(original, adversarial, side) for row, original, adversarial in inputs}
+            if sum(len(each["original"]) + len(each["difference"]) for each in pictures.values()) <= MAX_BYTES:
+                break
+        return pictures
+    make = {"wave": _make_wave, "table": _make_table}[series.input_kind]
+    return {row: make(series, original, adversarial) for row, original, adversarial in inputs}
 
 
 def read_inputs(series: Series, rows: Iterable[int]) -> Iterable[tuple[int, np.ndarray, np.ndarray]]:
@@ -43,28 +51,39 @@ def read_inputs(series: Series, rows: Iterable[int]) -> Iterable[tuple[int, np.n
         yield from zip(members, *pairs, strict=True)
 
 
-def _make_image(series: Series, original: np.ndarray, adversarial: np.ndarray) -> dict[str, Any]:
-    """The original and, in 8 bits around 128, the difference over its largest value."""
+def _make_image(original: np.ndarray, adversarial: np.ndarray, side: int) -> dict[str, Any]:
+    """The original and, in 8 bits around 128, the difference over its largest value, if there is any."""
     difference = adversarial - original
-    largest = float(np.abs(difference).max()) or 1.0
+    if not difference.any():  # a misclassified input
+        return {"kind": "image", "original": _encode(original, side), "difference": "",
+                "pixelated": max(original.shape[1:]) <= MAX_EXACT_SIDE}  # fmt: skip
+    largest = float(np.abs(difference).max())
     peak = float(np.abs(difference.mean(0)).max()) or largest  # of what the page shows first: the mean of the channels
-    return {"kind": "image", "original": _encode(original), "largest": float(f"{largest:.4g}"),
+    return {"kind": "image", "original": _encode(original, side), "largest": float(f"{largest:.4g}"),
             "peak": float(f"{peak:.4g}"),
-            "difference": _encode((128 + 127 * difference / largest) / 255, NOISE_QUALITY),
+            "difference": _encode((128 + 127 * difference / largest) / 255, side),
             "pixelated": max(original.shape[1:]) <= MAX_EXACT_SIDE}  # fmt: skip
 
 
-def _encode(image: np.ndarray, quality: int = QUALITY) -> str:
-    """Encode an image as a data URI: PNG where every pixel counts, WebP for photographs."""
+def _encode(image: np.ndarray, side: int) -> str:
+    """Encode an image as a data URI: PNG where every pixel counts; photographs of at most this side as WebP."""
     from PIL import Image
 
     pixels = np.round(255 * np.clip(image, 0, 1)).astype(np.uint8).transpose(1, 2, 0)
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    kind, buffer = "png" if max(picture.size) <= MAX_EXACT_SIDE else "webp", io.BytesIO()
-    if kind == "webp":
-        picture.thumbnail((MAX_SIDE, MAX_SIDE))
-    picture.save(buffer, kind, optimize=True, quality=quality)
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    if max(picture.size) <= MAX_EXACT_SIDE:
+        kind, content = "png", _save(picture, "png", optimize=True)
+    else:
+        picture.thumbnail((side, side))
+        ways: list[dict[str, Any]] = [{"quality": QUALITY}, {"lossless": True}]
+        kind, content = "webp", min((_save(picture, "webp", **way) for way in ways), key=len)
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _save(picture: Any, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
 
 
 def _make_wave(series: Series, original: np.ndarray, adversarial: np.ndarray) -> dict[str, Any]:
@@ -79,8 +98,8 @@ def _make_wave(series: Series, original: np.ndarray, adversarial: np.ndarray) ->
 
 
 def _make_table(series: Series, original: np.ndarray, adversarial: np.ndarray) -> dict[str, Any]:
-    """The features that changed, the largest change first."""
-    change = np.abs(adversarial - original).reshape(-1)
+    """The features that changed, the largest change first, each in its unit."""
+    change = np.abs(adversarial - original).reshape(-1) / feature_units(series)
     order = [i for i in np.argsort(-change, kind="stable")[:TOP_FEATURES].tolist() if change[i] > 0]
     names, pairs = feature_names(series), list(zip(original.reshape(-1), adversarial.reshape(-1), strict=True))
     return {"kind": "table", "changed": int((change > 0).sum()), "of": len(change),
@@ -93,8 +112,15 @@ def feature_names(series: Series) -> list[str]:
     return data.get("features") or [f"feature {i}" for i in range(int(np.prod(data["shape"])))]
 
 
+def feature_units(series: Series) -> np.ndarray:
+    """The unit of each feature that ``--scale`` states; 1 where none does, or where there are too many to be stored."""
+    stored = series.store.manifest.get("identity", {}).get("space", {}).get("scale")
+    size = int(np.prod(series.store.manifest["data"]["shape"]))
+    return np.broadcast_to(np.array(stored, float) if isinstance(stored, list) else np.ones(1), (size,))
+
+
 def summarize_features(series: Series, most: int = 10_000) -> list[dict[str, Any]]:
-    """Features by mean absolute change: how many samples changed it, and in how many it changed most."""
+    """Features by mean absolute change in their units: in how many samples each changed, and changed most."""
     if series.input_kind != "table":
         return []
     pairs = [(original, adversarial) for _, original, adversarial
@@ -102,11 +128,13 @@ def summarize_features(series: Series, most: int = 10_000) -> list[dict[str, Any
     if not pairs:
         return []
     signed = np.stack([(adversarial - original).reshape(-1) for original, adversarial in pairs])
-    change, names = np.abs(signed), feature_names(series)
+    units, names = feature_units(series), feature_names(series)
+    change = np.abs(signed) / units
     first = np.bincount(change.argmax(1), minlength=len(names)) / len(change)
     largest = float(change.mean(0).max()) or 1.0
     return [
-        {"name": names[i], "mean": float(change[:, i].mean()), "signed": float(signed[:, i].mean()),
+        {"name": names[i], "mean": float(np.abs(signed[:, i]).mean()), "signed": float(signed[:, i].mean()),
+         "in_units": float(change[:, i].mean()), "unit": float(units[i]),
          "bar": float(change[:, i].mean()) / largest, "changed": float((change[:, i] > 0).mean()),
          "first": float(first[i])}
         for i in np.argsort(-change.mean(0), kind="stable").tolist()

@@ -11,20 +11,20 @@ from marginattack.report.axes import bin_numbers
 from marginattack.report.brackets import summarize_brackets
 from marginattack.report.charts import plots_with_data
 from marginattack.report.comparison import compare_series, find_changed_sides
-from marginattack.report.convergence import judge_budget, summarize_phases, tabulate_anytime
-from marginattack.report.datasets import MAX_CLASSES, WEAKEST, View
+from marginattack.report.convergence import extrapolate, judge_budget, summarize_phases, tabulate_anytime
+from marginattack.report.datasets import MAX_CLASSES, MAX_COMPARED, WEAKEST, View
 from marginattack.report.numbers import choose_levels
 from marginattack.report.pictures import summarize_features
 from marginattack.report.samples import describe_samples
 from marginattack.report.series import Series
 from marginattack.report.summary import compare_classes, count_class_pairs, summarize_classes
+from marginattack.report.trace_charts import phase_colours
 from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.run_folder import RunFolder
 
 GRADES = ("grave", "warning", "note")
 CONFIDENCE_EDGES = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 1.0)
 MAX_PAIRS = 20
-MAX_COMPARED = 5  # series
 MAX_CHANGED = 8  # samples that are listed for each side
 
 
@@ -32,11 +32,20 @@ def describe_runs(stores: Sequence[RunFolder]) -> list[dict[str, Any]]:
     """Return each run with its settings as dotted names and, by part, the number of missing shards."""
     return [
         {"store": store, "settings": _flatten(store.manifest.get("settings")),
-         "preprocessing": _flatten(store.manifest["model"].get("preprocessing")),
+         "preprocessing": _describe_preprocessing(store.manifest["model"].get("preprocessing")),
          "missing": store.count_missing(), "name": store.path.name or str(store.path),
          "pending_bounds": len(pending_bounds(store)) if store.manifest.get("bounds") else 0}
         for store in stores
     ]  # fmt: skip
+
+
+def _describe_preprocessing(stored: Any) -> str:
+    """Say what happens in front of the model, and where that is stated; empty where it is not known."""
+    steps = dict(_flatten(stored))
+    source = steps.pop("from", "")
+    if not steps:
+        return "none" if source else ""
+    return ", ".join(f"{name} {value}" for name, value in steps.items()) + (f" (from {source})" if source else "")
 
 
 def _flatten(tree: Any, name: str = "") -> list[tuple[str, str]]:
@@ -55,14 +64,16 @@ def collect_findings(stores: Sequence[RunFolder]) -> list[dict[str, Any]]:
 
 def describe_view(view: View) -> dict[str, Any]:
     """Return everything that the template shows about one norm besides its charts."""
-    levels = view.axis.round_levels(4)
-    curves = zip(levels.tolist(), *(series.robust_accuracy(levels) for series in view.group), strict=True)
+    rounded = view.axis.round_levels(4)
+    levels = np.array(rounded)
+    curves = zip(rounded, *(series.robust_accuracy(levels) for series in view.group), strict=True)
     return {
         "norm": view.norm, "symbol": view.axis.symbol, "names": view.series_names, "binned": view.binned,
-        "charts": [plot.name for plot in plots_with_data(view)], "shown": view.shown, "classes": len(view.classes),
+        "charts": [plot.name for plot in plots_with_data(view)], "shown": view.strips, "classes": len(view.classes),
         "levels": list(curves), "certified": [series.certified_accuracy(levels) for series in view.group],
         "brackets": [(series.name, summarize_brackets(series)) for series in view.group if series.bounded],
         "bins": _tabulate_histogram(view), "confidence": _tabulate_confidence(view), "phased": view.phased,
+        "phases": phase_colours(view),
         "traces": view.datasets["trace"].rows(), "details": [_describe_series(series, view) for series in view.group],
         "beyond": sum(int((s.columns["distance"][s.found] > view.axis.limit).sum()) for s in view.group),
         "comparison": _compare_view(view) if len(view.group) > 1 else None,
@@ -73,8 +84,8 @@ def _compare_view(view: View) -> dict[str, Any]:
     """Compare the series of a norm: accuracies at a few ε, and each with the first, sample by sample."""
     first, *others = view.group
     pooled = np.concatenate([series.margins for series in view.group])
-    few = np.array(view.axis.eps or choose_levels(pooled, pixels=view.axis.pixels) or [view.axis.limit])
-    eps = float(view.axis.eps[0] if view.axis.eps else few[len(few) // 2])
+    few = [*view.axis.eps] or choose_levels(pooled, pixels=view.axis.pixels) or [view.axis.limit]
+    eps = few[0] if view.axis.eps else few[len(few) // 2]
     pairs = []
     for other in others[: MAX_COMPARED - 1]:
         sides, result = find_changed_sides(first, other, eps), compare_series(first, other)
@@ -82,8 +93,9 @@ def _compare_view(view: View) -> dict[str, Any]:
                   for way, rows in sides.items()}  # fmt: skip
         counts = {way: len(rows) for way, rows in sides.items()}
         pairs.append({"name": other.name, "result": result, "sides": counts, "listed": listed})
-    return {"first": first.name, "eps": eps, "levels": few.tolist(), "pairs": pairs,
-            "rows": [(series, series.robust_accuracy(few)) for series in view.group]}  # fmt: skip
+    return {"first": first.name, "eps": eps, "levels": few, "pairs": pairs,
+            "left_out": [other.name for other in others[MAX_COMPARED - 1 :]],
+            "rows": [(series, series.robust_accuracy(np.array(few))) for series in view.group]}  # fmt: skip
 
 
 def _describe_change(first: Series, other: Series, row: int) -> dict[str, Any]:
@@ -125,7 +137,7 @@ def _describe_series(series: Series, view: View) -> dict[str, Any]:
         "weakest": classes if len(view.classes) <= MAX_CLASSES else weakest, "fairness": compare_classes(classes),
         "pairs": [(names[start], names[end], n, median) for start, end, n, median in pairs],
         "features": summarize_features(series), "phases": summarize_phases(mine[0]),
-        "anytime": tabulate_anytime(mine[1]), "budget": judge_budget(series),
+        "anytime": tabulate_anytime(mine[1]), "budget": judge_budget(series), "later": extrapolate(mine[1]),
     }  # fmt: skip
 
 

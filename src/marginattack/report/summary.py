@@ -98,12 +98,20 @@ def find_misclassified(series: Series) -> list[tuple[int, str]]:
 
 
 def compare_classes(rows: list[ClassSummary]) -> dict[str, ClassSummary | float] | None:
-    """Return the weakest and the strongest class by median margin, and the ratio of their medians.
+    """Return the weakest and the strongest class by median margin, and the ratio of their medians with its interval.
 
-    Only classes with enough samples for an interval count; None where fewer than two have.
+    Only classes with enough samples for an interval count; None where fewer than two have. The intervals of the medians
+    hold together, so that the ratio of their ends is an interval of the ratio.
     """
     known = sorted((row for row in rows if not np.isnan(row.interval[0])), key=lambda row: row.median)
     if len(known) < 2:
         return None
-    ratio = known[-1].median / known[0].median if known[0].median > 0 else float("nan")
-    return {"weakest": known[0], "strongest": known[-1], "ratio": ratio, "known": float(len(known))}
+    weak, strong = known[0], known[-1]
+    pairs = (
+        (strong.median, weak.median),
+        (strong.interval[0], weak.interval[1]),
+        (strong.interval[1], weak.interval[0]),
+    )
+    ratio, low, high = (over / under if 0 < under < np.inf else float("nan") for over, under in pairs)
+    return {"weakest": weak, "strongest": strong, "ratio": ratio, "ratio_low": max(low, 1.0), "ratio_high": high,
+            "known": float(len(known))}  # fmt: skip

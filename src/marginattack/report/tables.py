@@ -37,7 +37,7 @@ def build_tables(view: View) -> Iterator[tuple[str, Row, list[Row]]]:
          row.adversarial_class)
         for s in view.group for row in summarize_classes(s)
     ]  # fmt: skip
-    levels = view.axis.round_levels(2)
+    levels = np.array(view.axis.round_levels(2))
     bounded = [series for series in view.group if series.bounded]
     more: Row = ("certified accuracy, %",) if bounded else ()
     yield "curve", ("run", "epsilon", "robust accuracy, %", "from", "to", *more), [

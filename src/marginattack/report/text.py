@@ -11,6 +11,7 @@ from marginattack.report.brackets import HOW_TO_READ, summarize_brackets
 from marginattack.report.numbers import choose_levels, format_distance, format_number
 from marginattack.report.series import Series, load_series
 from marginattack.report.summary import list_smallest
+from marginattack.runs.levels import Level
 from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.run_folder import RunFolder
 
@@ -31,7 +32,8 @@ def default_levels(group: Sequence[Series]) -> tuple[float, ...]:
     if not within or sum(0.02 < share < 0.98 for share in within) >= 2:
         return usual
     pixels = group[0].norm == "linf" and all(series.eight_bit for series in group)
-    return tuple(choose_levels(margins, pixels=pixels)) or usual
+    chosen = choose_levels(margins, pixels=pixels)
+    return tuple(Level(level, format_distance(level, pixels=pixels)) for level in chosen) or usual
 
 
 def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: float | int = 1) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
     column, mask, margins = series.columns, series.measured, series.margins * scale
     found = margins[np.isfinite(margins)]
     radius = None if series.radius is None else series.radius * scale
-    levels = tuple(eps) or tuple(level * scale for level in default_levels([series]))
+    levels = tuple(eps) or tuple(level * scale if scale != 1 else level for level in default_levels([series]))
     if radius is not None and not eps:  # beyond it, nothing was tried
         levels = (*(level for level in levels if level < radius), radius)
     robust = statistics.robust_accuracy(margins, series.total, np.array(levels, float))
@@ -136,10 +138,13 @@ def _format_brackets(run: dict[str, Any]) -> list[Any]:
         )  # fmt: skip
         if b["method"] == "clever":
             wrong = f"{b['estimates_refuted']} exceed the margin, which proves them wrong"
-            lines.append(f"{part['norm']}: CLEVER estimates, not bounds: median {b['median_estimate']:.4g}; {wrong}.")
+            lines.append(
+                f"{part['norm']}: CLEVER estimates, not bounds: median {format_number(b['median_estimate'])}; {wrong}."
+            )
         if b["widest"] and b["method"] not in ("clever", "kkt"):
             named = ", ".join(
-                f"{s.get('name', s['id'])} ({s['lower']:.3g} to {s['upper']:.3g})" for s in b["widest"][:5]
+                f"{s.get('name', s['id'])} ({format_number(s['lower'], 3)} to {format_number(s['upper'], 3)})"
+                for s in b["widest"][:5]
             )
             lines.append(f"{part['norm']}: widest brackets: samples {named}.")
     return [*lines, HOW_TO_READ]
@@ -174,7 +179,7 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
         )
     for part in run["parts"]:
         if "radius" in part:
-            tried = f"{part['attack']} {part['norm']}: within {part['radius']:.4g}"
+            tried = f"{part['attack']} {part['norm']}: within {format_number(part['radius'])}"
             lines.append(
                 f"{tried}: distances are of points in that radius, not margins, and beyond it nothing is known."
             )

@@ -12,14 +12,22 @@ DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [4, 4], [12, 4], [1, 4], [6, 2, 
 THEMES = {"light": ("#1c1f24", "#5a616b", "#e3e6ea", "#ffffff"), "dark": ("#e8eaed", "#a5adb8", "#343a43", "#1b1e23")}
 
 
-def vega_config(theme: str, font: str = "system-ui, sans-serif", size: int = 12) -> dict[str, Any]:
-    """Return the Vega-Lite config of a theme, ``light`` or ``dark``, with text of a size."""
-    text, secondary, line, _ = THEMES[theme]
+NAMES = ("theme_text", "theme_secondary", "theme_line", "theme_ground")  # of these colours in the charts of the page
+
+
+def vega_config(font: str = "system-ui, sans-serif", size: int = 12, *, theme: str = "light") -> dict[str, Any]:
+    """Return the Vega-Lite config with text of a size.
+
+    The colours of the theme are parameters, so that the page changes them without drawing its charts anew.
+    """
+    text, secondary, line, _ = ({"expr": name} for name in NAMES)
     return {
+        "params": [{"name": name, "value": value} for name, value in zip(NAMES, THEMES[theme], strict=True)],
         "background": None, "font": font, "view": {"stroke": None}, "padding": 2,
         "axis": {"labelColor": secondary, "titleColor": text, "gridColor": line, "domainColor": secondary,
                  "tickColor": secondary, "labelFontSize": size, "titleFontSize": size, "titleFontWeight": 500,
                  "labelOverlap": True},
+        "axisX": {"labelFlush": size},  # labels near an end stay inside
         "legend": {"labelColor": text, "titleColor": text, "orient": "top", "labelFontSize": size, "labelLimit": 260,
                    "symbolStrokeWidth": 2, "columns": 2},
         "text": {"color": text, "fontSize": size}, "rule": {"color": text}, "tick": {"color": text},

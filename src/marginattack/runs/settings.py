@@ -238,7 +238,7 @@ class Settings(_Strict):
             return list(dict.fromkeys(as_norm(name).name for name in names))
         choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS), *EXTERNAL_ATTACKS]
         for name in names:
-            if name.partition("@")[0] not in choices or (name not in choices and ":" not in name):
+            if name.partition("@")[0] not in choices or (name not in choices and name.startswith("preset:")):
                 raise ValueError(f"no attack named {name!r}: {choose(name, choices)}")
         return list(dict.fromkeys(_with_decimal_radius(name) for name in names))
 
@@ -344,15 +344,15 @@ def as_toml(settings: Settings) -> str:
 
 def build_attack(name: str, values: dict[str, Any]) -> "Attack":
     """Build an attack of ``ATTACKS``, or ``preset:NAME``, with some of its settings changed; or an external one."""
-    from marginattack.attacks import ATTACKS
-    from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack
+    from marginattack.attacks.external import EXTERNAL_ATTACKS
+    from marginattack.attacks.naming import named_attack
     from marginattack.attacks.presets import preset
 
     if name.partition("@")[0] in EXTERNAL_ATTACKS:
         if values:
             raise InputError(f"attack.{name}: the settings of another library's attack follow from the budget")
-        return external_attack(name)
-    base = preset(name.removeprefix("preset:")) if name.startswith("preset:") else ATTACKS[name]()
+        return named_attack(name)
+    base = preset(name.removeprefix("preset:")) if name.startswith("preset:") else named_attack(name)
     hints, changes = get_type_hints(type(base)), {}
     known = [field.name for field in fields(base)]  # type: ignore[arg-type]
     for key, value in values.items():

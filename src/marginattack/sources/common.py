@@ -13,6 +13,7 @@ from marginattack.errors import InputError, MarginAttackError, MissingDependency
 from marginattack.storage.paths import refuse_keys
 
 RAISE = "pass --max-gib N to allow N GiB"
+PACKAGES = {"pkg_resources": "'setuptools<81'"}  # what contains a module, where its name differs
 
 
 class Form(NamedTuple):
@@ -43,7 +44,7 @@ def import_extra(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != root:
-            hint = f"pip install {error.name}"
+            hint = f"pip install {PACKAGES.get(error.name or '', error.name)}"
             raise MissingDependencyError(f"{package} needs {error.name}, which is not installed: {hint}") from error
         raise MissingDependencyError(f"{package} is not installed: pip install 'marginattack[{extra}]'") from error
     except Exception as error:  # torchvision built for another torch raises a RuntimeError

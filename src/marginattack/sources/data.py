@@ -27,6 +27,9 @@ SAMPLES = {
     "mnist": "1,000 digits of the MNIST test set, in official order",
     "cifar10": "100 images of the CIFAR-10 test set, in official order",
 }
+CLASSES = {
+    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+}
 
 
 def samples(name: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
@@ -58,7 +61,9 @@ def open_samples(source: str, options: Options) -> Data:
     if name not in SAMPLES:
         raise InputError(f"no samples named {name!r}: {choose(name, SAMPLES)}")
     with as_file(files(__package__) / "samples" / f"{name}.npz") as path:
-        return read_npz(source, path, options)
+        data = read_npz(source, path, options)
+    data.classes = list(CLASSES[name]) if name in CLASSES else None
+    return data
 
 
 ARRAYS, TABLE = ("features", "labels", "layout", "bounds"), ("features", "labels", "bounds")  # options

@@ -114,14 +114,19 @@ def open_robustbench(source: str, options: ModelOptions) -> LoadedModel:
         raise InputError(f"{source} is a pickle, which can execute code: add --trust-pickle if you trust it")
     name, _, rest = source.removeprefix("robustbench:").partition("@")
     dataset, _, threat = (rest or "cifar10/Linf").partition("/")
-    if find_spec("autoattack") is None and find_spec("pyautoattack"):  # it depends on the second and imports the first
-        sys.modules["autoattack"] = import_module("pyautoattack")
-        sys.modules["autoattack.state"] = import_module("pyautoattack.state")
-    robustbench = import_extra("robustbench.utils", "robustbench")
+    robustbench = import_robustbench("utils")
     hint = "check the name, as in robustbench:Carmon2019Unlabeled@cifar10/Linf, and the connection"
     with explain_errors(f"cannot get {source}", hint):
         module = robustbench.load_model(name, dataset=dataset, threat_model=threat or "Linf")
     return LoadedModel(module=module, content=f"{name} {dataset} {threat}")
+
+
+def import_robustbench(module: str) -> Any:
+    """Import a module of RobustBench, which depends on pyautoattack, but imports it by its former name."""
+    if find_spec("autoattack") is None and find_spec("pyautoattack"):
+        sys.modules["autoattack"] = import_module("pyautoattack")
+        sys.modules["autoattack.state"] = import_module("pyautoattack.state")
+    return import_extra(f"robustbench.{module}", "robustbench")
 
 
 def _load_processor(name: str, local: bool) -> dict[str, Any]:

@@ -257,7 +257,8 @@ class RunFolder:
         tables = []
         for part, rows in traces:
             names = {"attack": [part.attack] * len(rows["id"]), "norm": [part.norm] * len(rows["id"])}
-            tables.append(pa.table({**names, **rows}))
+            if rows["id"]:  # columns without a row have no type
+                tables.append(pa.table({**names, **rows}))
         if tables:
             write_table(self.path / "traces.parquet", pa.concat_tables(tables), {"format": FORMAT})
 

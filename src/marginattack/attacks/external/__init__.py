@@ -14,6 +14,13 @@ EXTERNAL_ATTACKS: dict[str, ExternalAttack] = {
     for attack in library.ATTACKS
 }
 
+# Libraries that cannot be installed with what they require: adv-lib's visdom cannot be built with a recent setuptools,
+# torchattacks needs a version of requests from 2021. Their attacks use neither.
+NO_DEPENDENCIES = {
+    "advlib": "--no-deps adv-lib==0.2.8 tqdm",
+    "torchattacks": "--no-deps torchattacks==3.5.1",
+}
+
 
 def external_attack(name: str) -> ExternalAttack:
     """Look up an attack of another library.
@@ -37,19 +44,20 @@ def external_attack(name: str) -> ExternalAttack:
         raise InputError(f"no external attack named {base!r}: {choose(base, EXTERNAL_ATTACKS)}")
     attack = EXTERNAL_ATTACKS[base]
     if reason := attack.why_unavailable():
-        install = "--no-deps torchattacks" if base.startswith("torchattacks:") else '"marginattack[peers]"'
+        install = NO_DEPENDENCIES.get(base.partition(":")[0], '"marginattack[peers]"')
         raise InputError(f"{base}: {reason}; pip install {install}")
-    return replace(attack, eps=_radius(name, attack)) if at or attack.eps is not None else attack
+    within = attack.eps is not None
+    return replace(attack, eps=parse_radius(name, within=within)) if at or within else attack
 
 
-def _radius(name: str, attack: ExternalAttack) -> float:
-    """The number behind the @ of a name."""
-    radius = name.partition("@")[2]
+def parse_radius(name: str, *, within: bool) -> float:
+    """The number behind the @ of a name; InputError unless the attack searches within a radius and this is one."""
+    base, _, radius = name.partition("@")
     try:
         eps = float(Fraction(radius))
     except (ValueError, ZeroDivisionError):
         eps = nan
-    if attack.eps is None or not 0 < eps < inf:
-        reason = "minimises the distance: omit the radius" if attack.eps is None else "needs a radius above 0"
-        raise InputError(f"{name}: {attack.name} {reason}, as in {attack.name}{'' if attack.eps is None else '@0.3'}")
+    if not within or not 0 < eps < inf:
+        reason = "needs a radius above 0" if within else "minimises the distance: omit the radius"
+        raise InputError(f"{name}: {base} {reason}, as in {base}{'@0.3' if within else ''}")
     return eps

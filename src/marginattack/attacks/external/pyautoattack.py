@@ -65,6 +65,13 @@ def targeted(info: ProblemInfo, passes: int) -> dict[str, Any]:
     return {"n_target_classes": classes, "n_iter": steps_within(info, classes, passes)}
 
 
+def fab(info: ProblemInfo) -> dict[str, Any]:
+    """Each step costs two forwards, and a backward per class; a budget beyond one run buys further restarts."""
+    cost = info.classes + 2
+    steps = max(1, min(STEPS, (info.budget - 1) // cost))
+    return {"n_iter": steps, "n_restarts": max(1, info.budget // (cost * steps + 1))}
+
+
 def standard(info: ProblemInfo) -> dict[str, Any]:
     """The standard version, whatever the budget: a smaller one cuts it short."""
     return {"version": "standard"}
@@ -87,6 +94,7 @@ ATTACKS = (
     attack("apgd-ce", "autopgd_base.APGDAttack", partial(apgd, loss="ce")),
     attack("apgd-dlr", "autopgd_base.APGDAttack", partial(apgd, loss="dlr")),
     attack("apgd-t", "autopgd_base.APGDAttack_targeted", partial(targeted, passes=2)),
+    attack("fab", "fab_pt.FABAttack_PT", fab),
     attack("fab-t", "fab_pt.FABAttack_PT", lambda info: targeted(info, 3) | {"targeted": True}),
     attack(
         "square",

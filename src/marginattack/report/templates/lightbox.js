@@ -23,7 +23,8 @@
   };
   const paint = async (canvas, key, pane, gain = null, map = "diverging") => {
     const picture = page.pictures[key];
-    const [original, difference] = await Promise.all([pixels(page.originals[picture.input]), pixels(picture.difference)]);
+    const original = await pixels(page.originals[picture.input]);
+    const difference = picture.difference ? await pixels(picture.difference) : original; // which no pane shows
     const result = new ImageData(original.width, original.height);
     const [out, x, d] = [result.data, original.data, difference.data];
     const step = picture.largest / 127; // of the difference, in units of the pixel range
@@ -140,9 +141,14 @@
   };
   const show = (key) => {
     const picture = page.pictures[key];
-    find(".controls").hidden = !picture || picture.kind === "table";
+    find(".controls").hidden = !picture || picture.kind === "table" || !picture.difference;
     redraw = () => {};
     if (!picture) return [];
+    if (picture.kind === "image" && !picture.difference) { // misclassified as it is
+      const canvas = Object.assign(document.createElement("canvas"), { className: picture.pixelated ? "pixelated" : "" });
+      paint(canvas, key, "original");
+      return [pane("Input", canvas)];
+    }
     if (picture.kind === "table") {
       const head = element("thead", element("tr", ...["feature", "input", "adversarial", "change"].map((title) => element("th", title))));
       const body = element("tbody", ...picture.features.map(([name, before, after]) => element("tr", element("th", name),
@@ -177,6 +183,7 @@
     find(".panes").replaceChildren(...show(item.dataset.key));
     find(".facts-of").replaceChildren(facts);
     if (!dialog.open) dialog.showModal();
+    dialog.scrollTop = 0; // the focus is on the last buttons
   };
   const openNeighbour = (by) => {
     const near = all(".open.name", opener.closest(".panel")).filter((each) => each.offsetParent);

@@ -48,25 +48,47 @@
       else if (param.name in (state.shared[norm] ?? {})) param.value = state.shared[norm][param.name];
     }
     views.get(element)?.view.finalize();
-    element.dataset.theme = state.theme;
-    const config = structuredClone(page.config[state.theme]);
+    const config = structuredClone(page.config);
+    for (const param of config.params) param.value = page.themes[state.theme][param.name];
     if (element.clientWidth < 480) config.legend.columns = 1;
     const { view } = await vegaEmbed(element.firstElementChild, spec, { actions: false, renderer: "canvas", config });
     views.set(element, { view, norm, chart, params: new Set(params.map((param) => param.name)) });
     if (chart === "curve") view.addSignalListener("clicked_eps", (_, { eps }) => eps && setPin(norm, eps[0]));
+    if (chart === "curve" && Object.keys(page.margins[norm]).length > 1) view.addSignalListener("clicked_series", (_, { series }) => highlight(norm, series?.[0] ?? null));
+    if (spec.usermeta?.square) {
+      view.addSignalListener("width", () => setTimeout(() => makeSquare(view)));
+      await makeSquare(view);
+    }
     if (chart === "strips") view.addSignalListener("clicked_class", (_, clicked) => selectClass(clicked.from ? clicked.from[0] : null));
   };
+  const paint = (view, theme) => {
+    for (const [name, colour] of Object.entries(page.themes[theme])) view.signal(name, colour);
+    return view;
+  };
+  const makeSquare = (view) => view.height(view.width()).resize().runAsync(); // so that its diagonal has 45°
   const onScreen = (element) => {
     const { top, bottom } = element.getBoundingClientRect();
     return bottom > 0 && top < innerHeight;
   };
   const visibleFirst = (elements) => [...elements].sort((a, b) => onScreen(b) - onScreen(a));
   const pause = () => new Promise((resolve) => setTimeout(resolve)); // keeps the page responsive
-  const embedAll = async (elements = all(".chart")) => {
-    for (const element of visibleFirst(elements)) {
-      await embed(element);
-      await pause();
-    }
+  const unembedded = new Set();
+  const busy = new Set(); // being drawn
+  let embedding = null;
+  const embedAll = (elements = all(".chart")) => {
+    for (const element of elements) unembedded.add(element);
+    embedding ??= (async () => {
+      while (unembedded.size) {
+        const [element] = visibleFirst(unembedded);
+        unembedded.delete(element);
+        busy.add(element);
+        await embed(element);
+        busy.delete(element);
+        await pause();
+      }
+      embedding = null;
+    })();
+    return embedding;
   };
 
   // Charts on screen are redrawn at once, the others one after the other when nothing else is to do.
@@ -77,11 +99,17 @@
     redrawing = true;
     while (waiting.size) {
       const [element] = visibleFirst(waiting);
-      waiting.delete(element);
       if (!onScreen(element)) await pause();
+      waiting.delete(element);
+      busy.add(element);
       await views.get(element)?.view.runAsync();
+      busy.delete(element);
     }
     redrawing = false;
+  };
+  // Resolves once all charts, or those on screen, are up to date.
+  const settled = async (which = () => true) => {
+    while ([...waiting, ...unembedded, ...busy].some(which)) await pause();
   };
   const setSignal = (norm, name, value) => {
     for (const [element, entry] of views) {
@@ -101,6 +129,12 @@
     setParameterAll("selected_class", name);
     document.getElementById("selected-class").value = name ?? "";
   };
+
+  const highlight = (norm, name) => {
+    setParameter(norm, "highlight", name);
+    document.querySelector(`select.highlight[data-norm="${norm}"]`).value = name ?? "";
+  };
+  for (const select of all("select.highlight")) select.addEventListener("change", () => highlight(select.dataset.norm, select.value || null));
 
   // The pinned ε is kept as it was typed; its robust accuracy is counted from all margins.
   const unpacked = new Map();
@@ -145,6 +179,40 @@
       return `${who}robust accuracy ${percent(robust / total)} (${wilson(robust, total).map(percent).join(" to ")}); ${within.toLocaleString("en")} of ${margins.length.toLocaleString("en")} margins are within ε.`;
     });
     at("output.pin-summary").textContent = pin === null ? "No ε is pinned." : `At ε = ${label}: ${lines.join(" ")}`;
+    describeMatrix(norm, pin, label);
+    for (const each of all(`.sides[data-norm="${norm}"]`)) describeSides(each, pin, label);
+  };
+  const describeMatrix = (norm, pin, label) => {
+    const note = document.querySelector(`.matrix-note[data-norm="${norm}"]`);
+    if (!note) return;
+    const margins = sortedMargins(norm, state.shared[norm]?.series ?? Object.keys(page.margins[norm])[0]);
+    const [within, found] = [pin === null ? Infinity : pin * (1 + 1e-7), Number.MAX_VALUE].map((eps) => countWithin(margins, eps).toLocaleString("en"));
+    note.textContent = pin === null ? "All samples with an adversarial example are counted." : `Only the ${within} of ${found} samples with a margin up to the pinned ε = ${label} are counted.`;
+  };
+
+  // Samples that are robust at ε in one run only: as the file has them for its own ε, else counted from the points drawn.
+  const written = new Map();
+  const describeSides = (sentence, pin, label) => {
+    const { norm, series, eps } = sentence.dataset;
+    const body = all("details.changed table").find((table) => table.closest("details").dataset.norm === norm && table.closest("details").dataset.series === series).tBodies[0];
+    if (!written.has(sentence)) written.set(sentence, [[...sentence.childNodes], [...body.rows]]);
+    const [text, listed] = written.get(sentence);
+    if (pin === null || Math.abs(pin - eps) <= 1e-9 * eps) {
+      sentence.replaceChildren(...text);
+      body.replaceChildren(...listed);
+      return;
+    }
+    const points = rows(`paired_${norm}`).filter((row) => row.series === series).map((row) => ({ ...row, a: row.a ?? Infinity, b: row.b ?? Infinity }));
+    const size = ({ a, b }) => Math.abs(Math.log(b / a));
+    const ways = [points.filter(({ a, b }) => b > pin && a <= pin), points.filter(({ a, b }) => b <= pin && a > pin)].map((way) => way.sort((x, y) => size(y) - size(x)));
+    const every = points[0]?.every > 1 ? ` of the ${points.length.toLocaleString("en")} drawn` : "";
+    sentence.textContent = `At the pinned ε = ${label}, ${ways[0].length.toLocaleString("en")}${every} become robust and ${ways[1].length.toLocaleString("en")} no longer are.`;
+    body.replaceChildren(...ways.flatMap((way, lost) => way.slice(0, 8).map((row) => {
+      const [head, ...margins] = [cell("th", row.name), ...[row.a, row.b].map((value) => Object.assign(cell("td", numberCell(Number.isFinite(value) ? value : null, norm))))];
+      head.scope = "row";
+      margins.forEach((each, i) => { each.dataset.s = [row.a, row.b][i]; });
+      return cell("tr", head, cell("td", row.from), cell("td", lost ? "no longer robust" : "became robust"), ...margins);
+    })));
   };
   for (const field of all("input.pin")) {
     const { norm } = field.dataset;
@@ -164,16 +232,23 @@
   // On paper, charts are vectors as wide as their column there. A browser prints after promises, but before timers.
   const drawForPaper = async (element, view) => {
     const width = view.width();
-    const svg = await view.width(element.closest(".columns.wide, .columns:not(:has(> :nth-child(2)))") ? 640 : 290).runAsync().then(() => view.toSVG());
+    const square = element.dataset.chart === "paired";
+    const wide = !square && element.closest(".columns.wide, .columns:not(:has(> :nth-child(2)))");
+    await paint(view, "light").width(wide ? 640 : 290).runAsync();
+    if (square) await makeSquare(view);
+    const svg = await view.toSVG();
     const paper = Object.assign(document.createElement("div"), { className: "paper", innerHTML: svg });
     element.append(paper);
-    addEventListener("afterprint", () => { paper.remove(); view.width(width).runAsync(); }, { once: true });
+    addEventListener("afterprint", () => { paper.remove(); paint(view, state.theme).width(width).runAsync(); }, { once: true });
   };
   addEventListener("beforeprint", () => views.forEach(({ view }, element) => drawForPaper(element, view)));
 
   // The toolbar.
   const applyUnit = () => {
-    for (const span of all(".num[data-v]")) span.textContent = formatDistance(Number(span.dataset.v), span.dataset.norm);
+    for (const span of all(".num[data-v]")) {
+      const { v, norm, typed } = span.dataset; // an ε that was typed stays so in the unit of the file
+      span.textContent = typed && state.unitScale === page.unit ? typed : formatDistance(Number(v), norm);
+    }
     for (const norm of norms) {
       if (state.shared[norm]?.pin_text) setParameter(norm, "pin_text", null); // it was typed in the other unit
       setSignal(norm, "unit_scale", unitScale(norm));
@@ -195,6 +270,7 @@
       const name = wanted in page.margins[norm] ? wanted : Object.keys(page.margins[norm])[0];
       setParameter(norm, "series", name);
       for (const each of all(`.of-series[data-norm="${norm}"]`)) each.hidden = each.dataset.series !== name;
+      describePin(norm);
     }
   };
   document.getElementById("series")?.addEventListener("change", ({ target }) => showSeries(target.value));
@@ -202,7 +278,11 @@
   const applyTheme = (name) => {
     state.theme = name;
     theme.textContent = name === "dark" ? "Light theme" : "Dark theme";
-    requestAnimationFrame(() => setTimeout(embedAll)); // the page first, then its charts
+    for (const [element, { view }] of views) {
+      paint(view, name);
+      waiting.add(element);
+    }
+    redraw();
   };
   theme.addEventListener("click", () => {
     const name = state.theme === "dark" ? "light" : "dark";
@@ -249,16 +329,16 @@
     field.addEventListener("input", () => {
       const wanted = field.value.trim().toLowerCase();
       const found = page.classes[norm][series].filter(([name]) => name.toLowerCase().includes(wanted));
-      output.textContent = wanted ? `${found.length.toLocaleString("en")} classes match${found.length > 20 ? "; the first 20 are listed" : ""}.` : summary;
+      output.textContent = wanted ? `${found.length.toLocaleString("en")} ${found.length === 1 ? "class matches" : "classes match"}${found.length > 20 ? "; the first 20 are listed" : ""}.` : summary;
       body.replaceChildren(...(!wanted ? weakest : found.slice(0, 20).map(([name, n, median, low, high, missing, to, share]) => cell("tr",
         cell("th", name), cell("td", String(n)), cell("td", numberCell(median, norm)),
-        (n > 3 ? cell("td", numberCell(low, norm), " to ", numberCell(high, norm)) : cell("td", "–")), cell("td", String(missing)),
+        (n >= 4 ? cell("td", numberCell(low, norm), " to ", numberCell(high, norm)) : cell("td", "–")), cell("td", String(missing)),
         cell("td", `${to} (${(100 * share).toFixed(0)} %)`)))));
     });
   }
 
   const select = document.getElementById("series");
   if (select) showSeries(select.value);
-  for (const [norm, eps] of Object.entries(page.pin)) setPin(norm, eps, formatDistance(eps, norm));
-  window.report = { page, views, state, formatNumber, formatDistance, ready: embedAll() };
+  for (const [norm, eps] of Object.entries(page.pin)) setPin(norm, eps, page.pin_text[norm] ?? formatDistance(eps, norm));
+  window.report = { page, views, state, formatNumber, formatDistance, ready: embedAll(), settled: () => settled(), shown: () => settled(onScreen) };
 })();
