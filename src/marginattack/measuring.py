@@ -255,7 +255,7 @@ class ProgressBar:
 
     def __call__(self, done: int) -> None:
         rate = (self.task.completed + done) / max(self.task.elapsed or 0, 1e-9)
-        self.bar.update(self.task.id, advance=done, rate=f"{rate:.3g}/s")
+        self.bar.update(self.task.id, advance=done, rate=f"{rate:,.0f}/s" if rate >= 100 else f"{rate:.3g}/s")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Branch and bound: closes brackets in every norm, finds points that an attack missed, and never cuts one off."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import oracles
@@ -16,7 +17,7 @@ from marginattack.bounds.branching import Branching, Table
 from marginattack.bounds.closing import Closing
 from marginattack.bounds.graph import trace
 from marginattack.bounds.leaves import nearest_point
-from marginattack.bounds.propagation import CROWN, Propagation
+from marginattack.bounds.propagation import CROWN, Limits, OutOfTime, Propagation
 from marginattack.core.norms import NORMS
 
 
@@ -154,14 +155,41 @@ def test_activations_of_the_input_and_of_pools_are_split() -> None:
     assert bracket.seconds < 20  # no domain is split at the same neuron again and again
 
 
-def test_a_point_that_closes_a_bracket_is_adversarial_beyond_rounding() -> None:
+def folded_network() -> tuple[nn.Sequential, Tensor, Tensor]:
+    """A network with many linear pieces on the plane, and an input with its label."""
     torch.manual_seed(4)
     model = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(3)
         image = torch.rand(4, 2)[3:]
-        label = model(image).argmax(1)
+        return model, image, model(image).argmax(1)
+
+
+def test_the_deadline_holds_between_the_solvers_of_linear_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = []
+
+    def solve(*arguments: Any) -> None:
+        solved.append(arguments)
+
+    def check(limits: Limits) -> None:
+        if solved:
+            raise OutOfTime
+
+    pieces = [(torch.zeros(1, 2), torch.zeros(1), torch.tensor(0)) for _ in range(3)]
+    monkeypatch.setattr(Branching, "leaves", lambda search: pieces)
+    monkeypatch.setattr(Closing, "_look", lambda *arguments: False)
+    monkeypatch.setattr("marginattack.bounds.closing.nearest_point", solve)
+    monkeypatch.setattr(Limits, "check", check)
+    model, image, label = folded_network()
+    bracket = ma.bound(model, image, label, "l1", method="exact", time_limit=30.0)
+    assert len(solved) == 1
+    assert float(bracket.lower) > 0
+
+
+def test_a_point_that_closes_a_bracket_is_adversarial_beyond_rounding() -> None:
+    model, image, label = folded_network()
+    with torch.no_grad():
         brackets = ma.bound(model, image, label, "l1", method="exact", time_limit=30.0)
         assert brackets.closed.all()
         point = brackets.adversarial

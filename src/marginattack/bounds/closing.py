@@ -163,12 +163,17 @@ class Closing:
         return own - other, self.session.evaluator().tolerance.of(losses.scale(logits, own, other))
 
     def _settle(self, row: int, search: Branching, goals: Tensor) -> bool:
-        """Whether a domain in which the network is linear holds a nearer adversarial point."""
+        """Whether a domain in which the network is linear holds a nearer adversarial point.
+
+        Raises:
+            OutOfTime: The deadline has passed; there may be many domains, and each takes a solver.
+        """
         image = self.samples.images[row].double()
         sides = (each.double().expand_as(image) for each in self.session.classifier.bounds_for(image[None]))
         centre, lo, hi = (each.flatten().numpy() for each in (image, *sides))
         before = float(self.upper[row])
         for a, b, goal in search.leaves():
+            search.limits.check()
             point = nearest_point(a.cpu().numpy(), b.cpu().numpy(), centre, lo, hi, self.norm.name)
             if point is not None:
                 slack = float(search.slack[goal])

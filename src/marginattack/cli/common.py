@@ -122,7 +122,7 @@ class Display:
 
         def status(task: Task) -> str:
             elapsed, done = time.monotonic() - began, task.completed
-            rate = f"{done / elapsed:.2g}/s" if done else ""
+            rate = _per_second(done, elapsed) if done else ""
             left = f"{_minutes((total - done) * elapsed / done)} left" if 0 < done < total else ""
             return ", ".join(filter(None, [rate, left, self.note()]))
 
@@ -157,6 +157,12 @@ class Display:
         finally:
             logger.removeHandler(handler)
             logger.setLevel(before)
+
+
+def _per_second(done: float, seconds: float) -> str:
+    """A rate without an exponent."""
+    rate = done / max(seconds, 1e-9)
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
 
 def _minutes(seconds: float) -> str:
