@@ -159,7 +159,7 @@ class Display:
             logger.setLevel(before)
 
 
-def _per_second(done: float, seconds: float) -> str:
+def _per_second(done: float | int, seconds: float) -> str:
     """A rate without an exponent."""
     rate = done / max(seconds, 1e-9)
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
