@@ -64,6 +64,9 @@ def test_an_attack_within_a_radius_evaluates_at_that_radius_alone(case: tuple[nn
     [
         ({"eps": []}, "give distances above 0"), ({"eps": [0.1, -1]}, "give distances above 0"),
         ({"eps": "much"}, "give a distance"), ({"eps": 0.1, "enough": 0.1}, "enough does not go with evaluate"),
+        ({"eps": 8, "norm": "linf"}, "no input is farther away than 1 in linf: did you mean 8/255?"),
+        ({"eps": 300, "norm": "linf"}, "no input is farther away than 1 in linf: give a smaller one"),
+        ({"eps": 12, "norm": "l0"}, "no input is farther away than 12 in l0: give a smaller one"),
         ({"eps": 0.1, "targets": [0]}, "targets does not go with evaluate"),
     ],
 )  # fmt: skip
@@ -81,14 +84,16 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path, case: tuple[nn.Modu
         f"    model.load_state_dict(torch.load({str(tmp_path / 'weights.pt')!r}))\n    return model\n"
     )
     command = ["evaluate", "--model", f"{tmp_path}/net.py:net", "--data", f"{tmp_path}/data.npz", "--layout", "as-is",
-               "--norm", "linf", "--budget", "60", "--eps", "1/250", "--eps", "0.02", "--precision", "float32",
+               "--norm", "linf", "--budget", "60", "--eps", "1/250", "--eps", "5/255", "--precision", "float32",
                "-q"]  # fmt: skip
     shown = RUNNER.invoke(app, command)
     assert (shown.exit_code, shown.stderr) == (0, "")
     rows = json.loads(RUNNER.invoke(app, [*command, "--json"]).stdout)
-    expected = ma.evaluate(model, x, y, norm="linf", eps=[1 / 250, 0.02], budget=60, diagnose=False)
+    expected = ma.evaluate(model, x, y, norm="linf", eps=[1 / 250, 5 / 255], budget=60, diagnose=False)
     assert [each["accuracy"] for each in rows["robust"]] == [each.accuracy for each in expected.robust]
     assert rows["robust"][0]["eps"] == 1 / 250
+    assert [row[0] for row in expected.rows()] == ["clean", "eps 0.004", "eps 5/255"]
+    assert "eps 5/255" in shown.stdout
     assert all(f"{each.accuracy:.2%}" in shown.stdout for each in (expected.clean, *expected.robust))
     for extra, message in (
         (["--norm", "l2"], "norms are linf, l2: evaluate takes one at a time"),

@@ -107,7 +107,7 @@ def test_stored_points_that_do_not_hold_are_found(run: Path, monkeypatch: pytest
 
 REFUSED = {
     "measure with --randomized": (),
-    "setting eot is 5: it is for randomised models only: add --randomized": ("--eot", "5"),
+    "--eot 5: it is for randomised models only: add --randomized": ("--eot", "5"),
     "leave out --lattice": ("--randomized", "--lattice", "255"),
     "precision='bf16' does not work for a randomised model": ("--randomized", "--precision", "bf16"),
     "budget is 30, but two gradients of 10 draws take 40 passes": ("--randomized", "--budget", "30"),
@@ -119,6 +119,8 @@ def test_what_makes_no_sense_is_refused_in_one_line(message: str, run: Path, tmp
     errors = cli(*measure(run.parent, *REFUSED[message], "--out", str(tmp_path / "run")), code=2)
     assert message in errors
     assert "Traceback" not in errors
+    assert errors.count("--randomized") <= 1
+    assert "--despite-findings" not in errors
 
 
 def test_noise_that_is_meant_is_no_finding(run: Path) -> None:

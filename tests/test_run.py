@@ -266,7 +266,9 @@ def test_grave_finding_stops_the_run_before_it_writes(tmp_path: Path) -> None:
         np.savez(tmp_path / "wrong.npz", x=arrays["x"], y=(arrays["y"] + 1) % 4)
     source = ["--model", command(tmp_path, tmp_path)[5], "--data", str(tmp_path / "wrong.npz"), *QUICK]
     error = cli("measure", *source, "--out", str(tmp_path / "run"), code=2)
-    assert "nothing was measured" in error
+    assert error.startswith("marginattack: nothing was measured: ")
+    assert error.rstrip().endswith(" of 64 samples)")
+    assert "Or measure anyway with --despite-findings. (" in error
     assert not (tmp_path / "run").exists()
     cli("measure", *source, "--out", str(tmp_path / "run"), "--despite-findings")
     findings = RunFolder(tmp_path / "run").findings

@@ -56,6 +56,17 @@ def choose(name: str, choices: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"
 
 
+def choose_attack(name: str, choices: Iterable[str]) -> str:
+    """The same for attacks, of which there are many: NAME, LIBRARY:NAME, either with @EPS, which stays as it is."""
+    base, at, eps = name.partition("@")
+    known = list(choices)
+    short = {each.rpartition(":")[2]: each for each in reversed(known)}  # the first of those with the same name
+    wanted = base.lower()
+    close = [short[wanted]] if wanted in short else get_close_matches(wanted, known, 1)
+    close = close or [short[each] for each in get_close_matches(wanted.rpartition(":")[2], short, 1)]
+    return f"did you mean {close[0]}{at}{eps}?" if close else "see marginattack list attacks"
+
+
 def one_line(error: BaseException) -> str:
     """The message of an exception without line breaks, cut to 200 characters."""
     text = " ".join(redact(str(error)).split()) or type(error).__name__

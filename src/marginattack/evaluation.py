@@ -64,10 +64,8 @@ class Evaluation:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """What was evaluated, its accuracy and the interval, as text."""
-        named = [
-            ("clean", self.clean),
-            *((f"eps {e:.4g}", each) for e, each in zip(self.eps, self.robust, strict=True)),
-        ]
+        levels = [f"eps {round(255 * e)}/255" if is_fraction(e) else f"eps {e:.4g}" for e in self.eps]
+        named = zip(["clean", *levels], [self.clean, *self.robust], strict=True)
         return [(name, f"{each.accuracy:.2%}", f"{each.low:.1%} to {each.high:.1%}") for name, each in named]
 
     def header(self) -> tuple[str, str, str]:
@@ -141,6 +139,11 @@ def summarize(margins: Margins, eps: Sequence[float]) -> Evaluation:
 def rounded_up(eps: float) -> float:
     """The largest distance that counts as within ε: pixels are rounded to float32."""
     return eps + min(ROUNDING[0] * eps, ROUNDING[1] * max(eps, 1.0))
+
+
+def is_fraction(value: float) -> bool:
+    """Whether a distance reads better as k/255: it is one, and no decimal with four digits."""
+    return abs(255 * value - round(255 * value)) < 1e-6 and float(f"{value:.4g}") != float(f"{value:.9g}")
 
 
 def check_distances(eps: Any) -> tuple[float, ...]:

@@ -172,6 +172,8 @@ def _measure_chunks(
     parts: list[list[Margins]] = [[] for _ in norms]
     for number, chunk in enumerate(chunks):
         samples = session.validate(*chunk)
+        for norm in norms if number == 0 else ():
+            check_radius(session, samples, norm, attack, enough)
         if number == 0 and fit and session.classifier.device.type == "cpu":  # where memory does not run out in time
             batch = min(batch, fitting_batch_size(session, samples.images[0]))
             session = session.configure(batch_size=min(batch, session.batch_size))
@@ -212,7 +214,7 @@ def measure_samples(
         **session.space.describe(),
         "dtype": str(samples.images.dtype), "torch": str(torch.__version__),
         **({} if rule is None else {"randomized": asdict(rule)}), **({} if enough is None else {"enough": enough}),
-        **({"within": attack.eps} if isinstance(attack, FixedRadiusAttack | ExternalAttack) and attack.eps else {}),
+        **({"within": radius} if (radius := radius_of(attack)) else {}),
     }  # fmt: skip
     parts, used = [], session
     for used, columns, searched in _measure_batches(session, samples, batch, norm, attack, budget, seed, enough):
@@ -221,6 +223,18 @@ def measure_samples(
         if progress is not None:
             progress(len(columns["label"]))
     return replace(Margins.join(parts), original=samples.images), used
+
+
+def radius_of(attack: Attack) -> float | int | None:
+    """The radius within which an attack searches; None if it minimises the distance."""
+    return attack.eps if isinstance(attack, FixedRadiusAttack | ExternalAttack) else None
+
+
+def check_radius(session: Session, samples: Batch, norm: Norm, attack: Attack, enough: Any = None) -> None:
+    """Raise InputError for a radius of the attack, or a distance that is enough, that no input exceeds."""
+    for eps in (radius_of(attack), enough):
+        if eps is not None:
+            session.space.check_distance(norm, samples.images, eps)
 
 
 def find_doubts(session: Session, results: Sequence[Margins], attack: Attack) -> list[Finding]:

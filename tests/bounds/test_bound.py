@@ -177,6 +177,12 @@ def test_margins_of_something_else_are_refused() -> None:
     targeted = ma.measure(model, x, [0, 1], "l2", budget=20, targets=[1, 0])
     with pytest.raises(ma.InputError, match="upper holds targeted margins"):
         ma.bound(model, x, [0, 1], "l2", upper=targeted)
+    scaled = ma.measure(model, x, [0, 1], "l2", budget=20, scale=0.5)
+    with pytest.raises(ma.InputError, match="upper holds scaled margins"):
+        ma.bound(model, x, [0, 1], "l2", upper=scaled)
+    wider = ma.measure(model, x, [0, 1], "linf", budget=20, bounds=(-3, 4))
+    with pytest.raises(ma.InputError, match="upper holds points outside the bounds"):
+        ma.bound(model, x, [0, 1], "linf", upper=wider)
     with pytest.raises(ma.InputError, match="bounds are given twice"):
         ma.bound(ma.Classifier(model), x, [0, 1], bounds=(0, 1))
     open_box = ma.bound(model, x, [0, 1], "l2", upper=margins, bounds=(-float("inf"), float("inf")))

@@ -285,7 +285,7 @@ BAD: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
     "scale": ("small", ("--bound", "crown", "--scale", "2"), ("l2",), "measure without it, or leave bound out"),
     "radius": ("small", ("--bound", "crown", "--radius", "1"), ("l2",), "it is for CLEVER only"),
     "no bound": ("small", ("--time-limit", "1"), ("l2",), "it is for bounds only: add --bound"),
-    "restarts": ("small", ("--bound", "crown", "--restarts", "-1"), ("l2",), "setting restarts is -1"),
+    "restarts": ("small", ("--bound", "crown", "--restarts", "-1"), ("l2",), "--restarts -1: input should be"),
     "time": ("small", ("--bound", "crown", "--time-limit", "50000"), ("l2",), "but --shard-timeout is 86400 s"),
 }  # fmt: skip
 

@@ -53,7 +53,7 @@ def test_a_failed_gate_ends_with_code_1_and_a_table(run: Path) -> None:
     l2, linf = load_series(RunFolder(run))
     assert seen["accuracy"] == l2.accuracy == pytest.approx(0.97, abs=0.03)
     assert seen["median margin in l2"] == l2.median
-    assert seen["robust accuracy at linf ≤ 0.03137"] == (linf.margins > 8 / 255).sum() / 200
+    assert seen["robust accuracy at linf ≤ 8/255"] == (linf.margins > 8 / 255).sum() / 200
     table = RUNNER.invoke(app, ["check", str(run), *PASSED, *FAILED])
     assert (table.exit_code, table.stdout.count("FAILED"), table.stdout.count("passed")) == (1, 2, 4)
     assert "2 of 6 gates failed." in table.stdout
@@ -83,6 +83,12 @@ def test_what_was_not_measured_cannot_be_checked(run: Path, tmp_path: Path) -> N
         result = RUNNER.invoke(app, ["check", str(folder), "--median-margin", gate])
         assert (result.exit_code, result.stdout) == (2, "")
         assert message in result.stderr
+
+
+def test_a_distance_that_no_image_exceeds_cannot_be_checked(run: Path) -> None:
+    result = RUNNER.invoke(app, ["check", str(run), "--robust-accuracy", "linf@8:0.4"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "eps is 8, but no input is farther away than 1 in linf: did you mean 8/255?" in result.stderr
 
 
 TESTS = """

@@ -109,7 +109,7 @@ def test_class_names_are_numbered_in_alphabetical_order(tmp_path: Path, table: P
         ({"label": [0.5, 1, 2]}, {}, "labels are integer class indices"),
         ({"label": [0, -1, 2]}, {}, "the label of row 1 is -1"),
         ({"age": [1.0, None, 3.0]}, {}, "column 'age' is empty in row 1"),
-        ({"age": [1.0, np.inf, 3.0]}, {}, "remove the values that are not finite"),
+        ({"age": [1.0, np.inf, 3.0]}, {}, "x holds NaN or infinity in row 1: clean the data"),
         ({"age": ["x", "y", "z"]}, {}, "--features A,B,C"),
         ({}, {"raw": False}, "state the bounds of other data with --bounds LO,HI, or -inf,inf"),
         ({}, {"split": "test"}, "--split test does not apply to this form of data"),

@@ -7,7 +7,7 @@ from marginattack.attacks import ATTACKS
 from marginattack.attacks.attack import Attack
 from marginattack.attacks.external import EXTERNAL_ATTACKS, external_attack, parse_radius
 from marginattack.attacks.pgd import FixedRadiusAttack
-from marginattack.errors import InputError, choose
+from marginattack.errors import InputError, choose_attack
 
 
 def named_attack(name: str, also: Iterable[str] = ()) -> Attack:
@@ -16,7 +16,7 @@ def named_attack(name: str, also: Iterable[str] = ()) -> Attack:
     if base in EXTERNAL_ATTACKS:
         return external_attack(name)
     if base not in ATTACKS:
-        raise InputError(f"no attack named {name!r}: {choose(name, [*ATTACKS, *also, *EXTERNAL_ATTACKS])}")
+        raise InputError(f"no attack named {name!r}: {choose_attack(name, [*ATTACKS, *also, *EXTERNAL_ATTACKS])}")
     attack = ATTACKS[base]()
     if not at:
         return attack

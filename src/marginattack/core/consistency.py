@@ -60,7 +60,7 @@ def describe_change(code: str, where: str, change: list[Tensor], logits: Tensor,
     affected = int((size > limit).sum())
     if not affected:
         return None
-    seen = f"the logits of one input differ {where}, by up to {float(size.max()):.1e} of the largest"
+    seen = f"the logits of one input differ {where}, by up to {float(size.max()):.2g} of the largest"
     return Inconsistency(code, affected, len(size), seen)
 
 

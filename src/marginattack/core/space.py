@@ -56,6 +56,16 @@ class Space:
             change = change / self.scale_for(change)
         return norm.size(change.flatten(1))[:, 0]
 
+    def check_distance(self, norm: Norm, images: Tensor, eps: float | int) -> None:
+        """Raise InputError for a distance that no input exceeds, such as 8 for pixels in [0, 1]."""
+        x0, box = self.flatten(images[:1])
+        width = (box.hi - box.lo).expand_as(x0).double()
+        most = float(norm.size(width))
+        if eps >= most:
+            pixels = not norm.counts and float(width.max()) == 1 <= eps <= 255
+            hint = f"did you mean {eps:g}/255?" if pixels else "give a smaller one"
+            raise InputError(f"eps is {eps:g}, but no input is farther away than {most:.4g} in {norm}: {hint}")
+
     def flatten(self, images: Tensor) -> tuple[Points, Box]:
         """These images as flat points, and their box; over the scale."""
         x0, bounds = images.flatten(1), self.bounds_for(images)

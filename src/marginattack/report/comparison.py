@@ -30,8 +30,11 @@ def compare_runs(stores: Sequence[RunFolder], eps: Sequence[float] = ()) -> dict
             missing += [{"norm": each.norm, "attack": each.part.attack, "in": str(each.store.path),
                          "not_in": str(side.path)} for each in unmatched]  # fmt: skip
     if not rows:
-        what = "correctly classified input" if shared else "norm and attack"
-        raise InputError(f"{stores[0].path} shares no {what} with the other runs: choose runs on the same data")
+        what, hint = "correctly classified input", "choose runs on the same data"
+        if not shared:
+            norms = {each.norm for each in first} & {each.norm for other in others for each in other}
+            what, hint = ("attack", "measure with the same one") if norms else ("norm", "measure in the same one")
+        raise InputError(f"{stores[0].path} shares no {what} with the other runs: {hint}")
     return {"rows": rows, "missing": missing}
 
 

@@ -5,11 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
+import torch
+
 from marginattack.core.norms import as_norm
+from marginattack.core.space import as_space
 from marginattack.errors import InputError
 from marginattack.margins import Margins
+from marginattack.report.numbers import format_distance
 from marginattack.report.series import load_series
 from marginattack.report.text import summarize_series
+from marginattack.runs.levels import Level
 from marginattack.runs.settings import as_number
 from marginattack.storage.paths import StoragePath
 from marginattack.storage.run_folder import RunFolder
@@ -25,8 +30,9 @@ class Gate:
     eps: float = 0.0
 
     def __str__(self) -> str:
-        where = f" at {self.norm} ≤ {self.eps:.4g}" if self.quantity == "robust accuracy" else f" in {self.norm}"
-        return self.quantity + (where if self.norm else "")
+        at = f"at {self.norm} ≤ {format_distance(self.eps)}"
+        where = at if self.quantity == "robust accuracy" else f"in {self.norm}"
+        return f"{self.quantity} {where}" if self.norm else self.quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +59,9 @@ def parse_gates(
         norm, at, eps = where.partition("@")
         if not colon or not at:
             raise InputError(f"robust accuracy {text!r}: write NORM@EPS:ACCURACY, for example linf@8/255:0.45")
-        numbers = {"least": _number("robust accuracy", least), "eps": _number("robust accuracy", eps)}
-        gates.append(Gate(quantity="robust accuracy", norm=as_norm(norm).name, **numbers))
+        level = Level(_number("robust accuracy", eps), eps.strip())
+        number = _number("robust accuracy", least)
+        gates.append(Gate(quantity="robust accuracy", norm=as_norm(norm).name, least=number, eps=level))
     for text in [median_margin] if isinstance(median_margin, str) else median_margin:
         norm, colon, least = text.partition(":")
         if not colon:
@@ -82,6 +89,8 @@ def check_result(result: str | StoragePath | Margins, gates: Sequence[Gate]) -> 
         InputError: A run is not finished or failed its verification, or has no margins in the norm of a gate.
     """
     levels = [gate.eps for gate in gates]
+    if not isinstance(result, Margins):
+        _check_levels(RunFolder(result).manifest, gates)
     measured = list(_summarize(result, levels))
     outcomes = []
     for number, gate in enumerate(gates):
@@ -98,10 +107,21 @@ def check_result(result: str | StoragePath | Margins, gates: Sequence[Gate]) -> 
     return outcomes
 
 
+def _check_levels(manifest: dict[str, Any], gates: Sequence[Gate]) -> None:
+    """Raise InputError for a distance, such as linf@8, that no pixels in [0, 1] exceed."""
+    if "space" not in manifest["identity"]:
+        image = torch.zeros(1, *manifest["data"]["shape"])
+        for gate in gates:
+            if gate.norm and gate.eps:
+                as_space(None, None, None).check_distance(as_norm(gate.norm), image, gate.eps)
+
+
 def _check_radius(gate: Gate, radius: float) -> None:
     """Raise InputError for a gate that an attack within a radius cannot judge."""
     if gate.quantity == "median margin" or gate.eps > radius:
-        raise InputError(f"{gate} cannot be checked: an attack searched within {radius:.4g} only; measure with race")
+        raise InputError(
+            f"{gate} cannot be checked: an attack searched within {format_distance(radius)} only; measure with race"
+        )
 
 
 def _summarize(result: str | StoragePath | Margins, eps: Sequence[float]) -> Iterator[dict[str, Any]]:

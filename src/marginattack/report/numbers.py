@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from marginattack.evaluation import is_fraction
 from marginattack.runs.levels import Level
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)  # quantiles of the margins near which ε are chosen
@@ -35,11 +36,6 @@ def format_distance(value: float | int | None, *, pixels: bool = False, scale: f
     if scale == 1 and value > 0 and (pixels or is_fraction(value)):
         return f"{format_number(255 * value, 3)}/255"
     return format_number(value * scale)
-
-
-def is_fraction(value: float) -> bool:
-    """Whether a level reads better as k/255: it is one, and no decimal with four digits."""
-    return abs(255 * value - round(255 * value)) < 1e-6 and float(f"{value:.4g}") != float(f"{value:.9g}")
 
 
 def choose_levels(margins: np.ndarray, *, pixels: bool = False) -> list[float]:

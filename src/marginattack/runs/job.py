@@ -18,8 +18,6 @@ from torch import Tensor
 from marginattack._version import __version__
 from marginattack.analysis.diagnose import Examination, examine
 from marginattack.attacks import Attack
-from marginattack.attacks.external.base import ExternalAttack
-from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.core.classifier import Classifier
 from marginattack.core.draws import uniform
 from marginattack.core.norms import NORMS
@@ -27,6 +25,7 @@ from marginattack.core.randomized import Randomized
 from marginattack.errors import InputError, choose, one_line, redact
 from marginattack.execution.memory import fitting_batch_size
 from marginattack.execution.session import Session
+from marginattack.measuring import check_radius, radius_of
 from marginattack.runs.settings import Settings, build_attack
 from marginattack.sources.classes import read_classes
 from marginattack.sources.data import Data, check_options, open_data
@@ -96,8 +95,7 @@ class Job:
             "data": {"name": self.data.name, "classes": self.data.classes, "features": self.data.features,
                      "names": self.data.names is not None, **identity["data"]},
             "attacks": identity["attacks"],
-            "radii": {name: each.eps for name, each in self.attacks.items()
-                      if isinstance(each, FixedRadiusAttack | ExternalAttack) and each.eps is not None},
+            "radii": {name: eps for name, each in self.attacks.items() if (eps := radius_of(each)) is not None},
             "settings": self.settings.model_dump(),
             **({} if self.randomized is None else {"randomized": str(self.randomized)}),
             "versions": {"marginattack": __version__, "python": platform.python_version(),
@@ -215,9 +213,12 @@ def run_preflight(job: Job) -> Examination:
 
 
 def check_labels(job: Job, session: Session) -> None:
-    """Refuse labels and targets that are not classes of the model, and targets that equal the label."""
+    """Refuse labels and targets that are not classes of the model, targets that equal the label, and large radii."""
     _, images, labels = job.samples(range(min(2, len(job.order))))
-    classes = session.validate(images, labels).classes
+    samples = session.validate(images, labels)
+    for part in job.parts:
+        check_radius(session, samples, NORMS[part.norm], job.attacks[part.attack])
+    classes = samples.classes
     if job.settings.data.classes is not None and len(job.classes or ()) != classes:
         problem = f"--classes {job.settings.data.classes} has {len(job.classes or ())} names"
         raise InputError(f"{problem}, but the model has {classes} classes: give one name per class")

@@ -33,6 +33,8 @@ PROBED_SAMPLES = 32  # per norm, at most
 PROBE_QUERIES = 500  # per sample
 PROBE_SHARE = 0.01  # of the run's passes that the probes may cost
 FAIR_BUDGET = 50  # passes that an attack must have had to be compared with the probe
+# Findings with which a run fails, also with --despite-findings.
+REFUSED = ("model-fails", "not-a-tensor", "single-logit", "wrong-shape", "labels-outside", "random", "batch-dependent")
 
 _LOG = logging.getLogger(__name__)
 
@@ -102,9 +104,10 @@ def diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_find
         if finding not in grave[:1]:  # which the error shows
             on_finding(finding)
     if grave:
-        refused = {"random": "Add --randomized if it is meant to be.", "batch-dependent": ""}
-        hint = refused.get(grave[0].code, "Or measure anyway with --despite-findings.")
-        raise InputError(f"nothing was measured because of {grave[0].line()} {hint}")
+        first = grave[0]
+        hint = "" if first.code in REFUSED else "Or measure anyway with --despite-findings. "
+        what = f"{first.code}, {first.samples} of {first.of} samples"
+        raise InputError(f"nothing was measured: {first.seen}. {first.advice} {hint}({what})")
     return findings
 
 

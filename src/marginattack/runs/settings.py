@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from marginattack.errors import InputError, choose, redact
+from marginattack.errors import InputError, choose, choose_attack, redact
 from marginattack.storage.paths import refuse_keys
 
 if TYPE_CHECKING:
@@ -166,11 +166,11 @@ class Settings(_Strict):
     )  # fmt: skip
     time_limit: float | None = Field(
         None, gt=0, title="SECONDS",
-        description="With --bound: time per sample, on average, 20 unless stated; what is certified is kept.",
+        description="For bounds: time per sample, on average, 20 unless stated; what is certified is kept.",
     )  # fmt: skip
-    radius: float | None = Field(None, gt=0, description="With --bound clever: radius of the ball it samples.")
+    radius: float | None = Field(None, gt=0, description="For clever: radius of the ball it samples.")
     restarts: int = Field(
-        0, ge=0, description="With --bound: further runs of each attack, with other seeds, for the spread of margins."
+        0, ge=0, description="For bounds: further runs of each attack, with other seeds, for the spread of margins."
     )
 
     @model_validator(mode="before")
@@ -239,7 +239,7 @@ class Settings(_Strict):
         choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS), *EXTERNAL_ATTACKS]
         for name in names:
             if name.partition("@")[0] not in choices or (name not in choices and name.startswith("preset:")):
-                raise ValueError(f"no attack named {name!r}: {choose(name, choices)}")
+                raise ValueError(f"no attack named {name!r}: {choose_attack(name, choices)}")
         return list(dict.fromkeys(_with_decimal_radius(name) for name in names))
 
 
@@ -274,7 +274,7 @@ def read_settings(config: Path | None, assignments: list[str], flags: dict[str, 
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise InputError(_explain(error)) from None
+        raise InputError(_explain(error, flags)) from None
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -319,15 +319,21 @@ def as_number(text: str) -> float:
         raise ValueError(f"{text!r} is not a number: write 0.5 or 8/255") from None
 
 
-def _explain(error: ValidationError) -> str:
-    """Explain the first error in one line that names the setting."""
+def _explain(error: ValidationError, flags: dict[str, Any]) -> str:
+    """Explain the first error in one line that names the option, if one was given, or else the setting."""
     first = error.errors(include_url=False, include_context=False)[0]
     section, key = str(first["loc"][0]), ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         nested: dict[str, type[BaseModel]] = {"model": ModelSettings, "data": DataSettings}
         known = list(nested.get(section, Settings).model_fields)
         return f"no setting named {key}: {choose(str(first['loc'][-1]), known)}"
-    return redact(f"setting {key} is {first['input']!r}: {_reason(error)}")
+    value, option = first["input"], key.removesuffix(".source")
+    if flags.get(option) is None or option == "bound":  # which is --method of marginattack bound
+        return redact(f"setting {key} is {value!r}: {_reason(error)}")
+    option = option.rpartition(".")[2].replace("_", "-")
+    if isinstance(value, list):
+        option, value = option.removesuffix("s"), " ".join(map(str, value))
+    return redact(f"--{option} {value}: {_reason(error)}")
 
 
 def _reason(error: ValidationError) -> str:

@@ -98,7 +98,8 @@ class ArrayData(Data):
         inputs = torch.from_numpy(values.astype(np.float32))
         low, high = float(inputs.min()), float(inputs.max())
         if not np.isfinite([low, high]).all():
-            raise InputError(f"{self.name}: x spans {low:g} to {high:g}: remove the values that are not finite")
+            row = first + int((~torch.isfinite(inputs)).flatten(1).any(1).nonzero()[0])
+            raise InputError(f"{self.name}: x holds NaN or infinity in row {row}: clean the data")
         if not self.raw and self.x.dtype == np.uint8:
             inputs.div_(255)
         elif not self.raw:

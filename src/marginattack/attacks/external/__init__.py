@@ -6,7 +6,7 @@ from math import inf, nan
 
 from marginattack.attacks.external import advlib, art, foolbox, pyautoattack, secml, torchattacks
 from marginattack.attacks.external.base import ExternalAttack
-from marginattack.errors import InputError, choose
+from marginattack.errors import InputError, choose_attack
 
 EXTERNAL_ATTACKS: dict[str, ExternalAttack] = {
     attack.name: attack
@@ -41,7 +41,7 @@ def external_attack(name: str) -> ExternalAttack:
     """
     base, at, _ = name.partition("@")
     if base not in EXTERNAL_ATTACKS:
-        raise InputError(f"no external attack named {base!r}: {choose(base, EXTERNAL_ATTACKS)}")
+        raise InputError(f"no external attack named {base!r}: {choose_attack(base, EXTERNAL_ATTACKS)}")
     attack = EXTERNAL_ATTACKS[base]
     if reason := attack.why_unavailable():
         install = NO_DEPENDENCIES.get(base.partition(":")[0], '"marginattack[peers]"')
@@ -55,7 +55,7 @@ def parse_radius(name: str, *, within: bool) -> float:
     base, _, radius = name.partition("@")
     try:
         eps = float(Fraction(radius))
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         eps = nan
     if not within or not 0 < eps < inf:
         reason = "needs a radius above 0" if within else "minimises the distance: omit the radius"
