@@ -130,7 +130,7 @@ def test_the_longest_time_is_said_first(plain: Path) -> None:
     words = ("bound", plain, *CROWN, "--time-limit", "7.5", "--restarts", "1")
     said = CliRunner().invoke(app, [str(word) for word in words]).stderr
     first = "marginattack: bounding 16 margins, at most 7.5 s each: up to 2 min (--time-limit), "
-    assert said.startswith(first + "and 1 more runs of each attack\n")
+    assert said.startswith(first + "besides 1 × the time of the attack (--restarts)\n")
     again = CliRunner().invoke(app, [str(word) for word in words])
     assert (again.exit_code, again.stderr) == (0, "")
 

@@ -73,7 +73,7 @@ def _announce(total: int, each: float, restarts: int) -> str:
     """What is said at the start, since progress is shown shard by shard."""
     seconds = total * each
     most = f"{seconds:.0f} s" if seconds < 100 else f"{ceil(seconds / 60):,} min"
-    again = f", and {restarts} more runs of each attack" if restarts else ""
+    again = f", besides {restarts} × the time of the attack (--restarts)" if restarts else ""
     return f"bounding {total:,} margins, at most {each:g} s each: up to {most} (--time-limit){again}"
 
 
