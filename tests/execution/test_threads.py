@@ -125,7 +125,7 @@ class Scripted(Watched):
         super().__init__(seen)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
-            self.model = torch.jit.script(self.model)
+            self.add_module("model", torch.jit.script(self.model))
 
 
 @dataclass(frozen=True, kw_only=True)
