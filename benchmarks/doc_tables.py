@@ -151,7 +151,8 @@ def default_pass_ratios(cuda: list[dict[str, Any]], timm: list[dict[str, Any]]) 
 
 def _ratio_rows(cases: list[dict[str, Any]], names: Sequence[str]) -> list[Sequence[object]]:
     rows: list[Sequence[object]] = []
-    for case in cases:
+    models = [case["model"] for case in cases]
+    for case in sorted(cases, key=lambda each: (models.index(each["model"]), each["batch"])):
         by_name = {row["name"]: row for row in case["rows"]}
         libraries = [
             row for name, row in by_name.items() if name.split()[0] in ("adv-lib", "foolbox") and "bf16" not in name

@@ -54,7 +54,9 @@ def correct_samples(
 def conditions(seed: int = 0) -> dict[str, Any]:
     """The command, commit, hardware, versions, seed, start and end of this process."""
     device = torch.cuda.get_device_name() if CUDA else platform.processor() or platform.machine()
-    return provenance(shlex.join(["python", *sys.argv]), f"{device}, {torch.get_num_threads()} CPU threads", seed)
+    threads = torch.get_num_threads()
+    hardware = f"{device}, {threads} CPU thread{'s' if threads > 1 else ''}"
+    return provenance(shlex.join(["python", *sys.argv]), hardware, seed)
 
 
 def write(name: str, numbers: Any, *, seed: int = 0, files: Sequence[Path] = (), parts: Sequence[Any] = ()) -> None:

@@ -34,6 +34,7 @@ RECORDS, RESULTS = ROOT / "benchmarks/records", ROOT / "experiments/results"
 OLDER = RECORDS / "older.json"
 LAST_OLDER = "2026-11-16"  # no record of a later day may be listed as an older one
 TABLE = re.compile(r"(<!-- table: (\w+)\.(\w+) ([\w -]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+MINUS = re.compile(r"(?<![\w.`-])-(?=\d)")
 FIGURE = re.compile(r"([\d.,−+-]+)(\**)<!-- = (.+?)(?::([^:\"\]]*))? -->", re.DOTALL)
 _N = r"\d[\d.,]*(?<![.,])"
 _UNIT = r"(?:%|s\b|ms\b|µs\b|[kKMG]i?B\b|points?\b|times\b(?! the)|×(?!\d))"
@@ -159,7 +160,8 @@ def fill_tables(page: str, text: str, records: Records, faults: list[str]) -> st
         except (ImportError, AttributeError, LookupError, TypeError) as error:
             faults.append(f"{page}: the table of {found[4]} cannot be made ({type(error).__name__}: {error})")
             return found[0]
-        return found[1] + "\n".join([*lines, found[6]])
+        rows = [MINUS.sub("−", line) if line.startswith("|") else line for line in lines]
+        return found[1] + "\n".join([*rows, found[6]])
 
     return TABLE.sub(fill, text)
 
@@ -185,6 +187,7 @@ def fill_figures(page: str, text: str, records: Records, faults: list[str]) -> s
         except (KeyError, LookupError, TypeError, ValueError, NameError, SyntaxError) as error:
             faults.append(f"{page}: {expression} cannot be computed ({type(error).__name__}: {error})")
             return found[0]
+        value = MINUS.sub("−", value)
         if value != found[1]:
             faults.append(f"{page}: {found[1]} should be {value} ({expression})")
         return f"{value}{found[2]}{found[0][found.start(2) - found.start() + len(found[2]) :]}"

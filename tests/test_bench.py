@@ -72,6 +72,7 @@ def test_best_distances_are_over_all_trials() -> None:
     assert [row[:2] for row in rows] == [("a", "10"), ("b", "100")]
     # d_max 5: ((1 - 1) + (5/5 - 1) + (3/2.5 - 1)) / 3, and (1 + 0 + 0) / 3
     assert [row[3] for row in rows] == ["6.67%", "33.33%"]
+    assert [row[5] for row in rows] == ["–", "3.167"]  # no mean where a sample was not fooled
 
 
 def trial_of(distance: list[float], budget: int = 10) -> bench.Trial:
@@ -209,6 +210,7 @@ def test_command_compares_attacks() -> None:
     code, out, _ = command(*words)
     assert code == 0
     assert "4 samples of samples:mnist" in out
+    assert "optimality: AttackBench's local optimality; 1 is best." in out
 
 
 def test_command_runs_attacks_of_autoattack() -> None:

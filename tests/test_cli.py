@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import marginattack
 from marginattack import __version__
 from marginattack.cli import COMMANDS, app
-from marginattack.cli.common import Display
+from marginattack.cli.common import Display, _minutes
 from marginattack.cli.options import GROUPS
 from marginattack.runs.settings import DataSettings, ModelSettings, Settings
 
@@ -169,6 +169,14 @@ def test_progress_is_logged_where_there_is_no_terminal(
         if first:
             assert first == "marginattack: measuring 0/8, 2 workers after 0 s"
             assert re.fullmatch(r"marginattack: measuring 2/8, [\d.e+]+/s, \d s left, 2 workers after 0 s", last)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(99.4, "99 s"), (99.6, "1 min 40 s"), (200, "3 min 20 s"), (599.7, "10 min"), (3000, "50 min")],
+)
+def test_times_are_told_to_the_second_below_ten_minutes(seconds: float | int, said: str) -> None:
+    assert _minutes(seconds) == said
 
 
 def test_the_package_needs_only_torch_and_numpy_and_measure_stays_a_function() -> None:

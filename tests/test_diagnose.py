@@ -275,6 +275,7 @@ def test_the_probe_finds_masked_gradients_that_preflight_cannot(
     assert finding is not None
     assert finding.code == "black-box-beats-gradient"
     assert finding.samples >= finding.of / 2
+    assert finding.seen.startswith(f"in {norm} a decision-based attack ")
 
 
 def test_the_probe_finds_an_attack_that_stopped_early() -> None:

@@ -1,5 +1,6 @@
 """bound(): certified radii below every margin, for random networks with exact answers too."""
 
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -177,6 +178,11 @@ def test_margins_of_something_else_are_refused() -> None:
     targeted = ma.measure(model, x, [0, 1], "l2", budget=20, targets=[1, 0])
     with pytest.raises(ma.InputError, match="upper holds targeted margins"):
         ma.bound(model, x, [0, 1], "l2", upper=targeted)
+    scaled = ma.measure(model, x, [0, 1], "l2", budget=20, scale=0.5)
+    with pytest.raises(ma.InputError, match="upper holds scaled margins"):
+        ma.bound(model, x, [0, 1], "l2", upper=scaled)
+    with pytest.raises(ma.InputError, match="upper holds points outside the bounds"):
+        ma.bound(model, x, [0, 1], "l2", upper=replace(margins, adversarial=margins.adversarial - 1))
     with pytest.raises(ma.InputError, match="bounds are given twice"):
         ma.bound(ma.Classifier(model), x, [0, 1], bounds=(0, 1))
     open_box = ma.bound(model, x, [0, 1], "l2", upper=margins, bounds=(-float("inf"), float("inf")))

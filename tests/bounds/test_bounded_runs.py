@@ -119,10 +119,20 @@ def test_killed_bounds_resume(folder: Path, plain: Path) -> None:
     kept = times(plain)
     assert 0 < len(kept) < 2 * SAMPLES // SHARD
     missing = 2 * SAMPLES // SHARD - len(kept)
-    assert f"Bounds of {missing} shards are missing and count as 0" in marginattack("report", plain, "--text")
+    stated = f"Bounds are missing for {missing * SHARD} of {2 * SAMPLES} margins and count as 0."
+    assert f"{stated} Resume: marginattack bound {plain} --method crown\n" in marginattack("report", plain, "--text")
     marginattack("bound", plain, *CROWN)
     assert repr(content(plain)) == repr(content(folder / "crown"))  # NaN and all
     assert times(plain).items() >= kept.items()
+
+
+def test_the_longest_time_is_said_first(plain: Path) -> None:
+    words = ("bound", plain, *CROWN, "--time-limit", "7.5", "--restarts", "1")
+    said = CliRunner().invoke(app, [str(word) for word in words]).stderr
+    first = "marginattack: bounding 16 margins, at most 7.5 s each: up to 2 min (--time-limit), "
+    assert said.startswith(first + "besides 1 × the time of the attack (--restarts)\n")
+    again = CliRunner().invoke(app, [str(word) for word in words])
+    assert (again.exit_code, again.stderr) == (0, "")
 
 
 def test_a_solver_and_other_seeds_move_the_upper_side(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack import Classifier
@@ -56,3 +56,17 @@ def test_on_a_cpu_measure_attacks_as_many_inputs_as_fit_unless_it_is_told(
     done: list[int] = []
     ma.measure(model, images, labels, budget=20, batch=batch, progress=done.append)
     assert done == [largest] * (16 // largest)
+
+
+class PerSampleGradient(nn.Module):
+    """It differentiates in its forward, where torch allows no hooks on saved tensors."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = torch.func.vmap(torch.func.grad(lambda row: (row**2).sum()))(x.flatten(1))
+        return scores[:, :3]
+
+
+def test_a_model_that_excludes_hooks_is_measured() -> None:
+    x = torch.rand(4, 6, generator=torch.Generator().manual_seed(0))
+    margins = ma.measure(PerSampleGradient(), x, x[:, :3].argmax(1), budget=40)
+    assert bool(margins.success.all())

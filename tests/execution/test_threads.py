@@ -1,6 +1,7 @@
 """Parts of a batch are attacked in threads of their own: the same margins, where that is safe."""
 
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -16,6 +17,7 @@ from marginattack.attacks.pgd import PGD
 from marginattack.execution import threads
 
 SEVERAL = 2
+NOTES: list[set[int]] = []  # the threads that called each model for gradients; no model refers to it
 
 
 class Watched(nn.Module):
@@ -23,12 +25,12 @@ class Watched(nn.Module):
 
     def __init__(self, seen: set[int]) -> None:
         super().__init__()
-        self.model = smooth(dtype=torch.float32)
-        self.note = seen.add
+        self.model, self.number = smooth(dtype=torch.float32), len(NOTES)
+        NOTES.append(seen)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad:
-            self.note(threading.get_ident())
+            NOTES[self.number].add(threading.get_ident())
         logits: Tensor = self.model(x)
         return logits
 
@@ -90,6 +92,42 @@ class Buffered(Watched):
         return super().forward(x)
 
 
+class Caching(Watched):
+    """It keeps features in a dictionary, under the same key in each forward."""
+
+    def __init__(self, seen: set[int]) -> None:
+        super().__init__(seen)
+        self.features: dict[str, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.features["input"] = x
+        return super().forward(self.features["input"])
+
+
+class Hooked(Watched):
+    """A hook keeps features in a variable around it, when there are gradients."""
+
+    def __init__(self, seen: set[int]) -> None:
+        super().__init__(seen)
+        kept: dict[str, Tensor] = {}
+
+        def keep(module: nn.Module, arguments: tuple[Tensor]) -> None:
+            if arguments[0].requires_grad:
+                kept["input"] = arguments[0]
+
+        self.model.register_forward_pre_hook(keep)
+
+
+class Scripted(Watched):
+    """The attributes of a scripted part cannot be seen."""
+
+    def __init__(self, seen: set[int]) -> None:
+        super().__init__(seen)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
+            self.model = torch.jit.script(self.model)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stateful(Attack):
     """It keeps a state."""
@@ -104,8 +142,16 @@ class Stateful(Attack):
 
 @pytest.mark.parametrize(
     ("model", "attack", "n"),
-    [(Counting, ma.Race(), 8), (Buffered, ma.Race(), 8), (Watched, Stateful(), 8), (Watched, ma.Race(), 7)],
-    ids=["model that counts", "model with a counter as a buffer", "attack with a state", "few inputs"],
+    [
+        (Counting, ma.Race(), 8),
+        (Buffered, ma.Race(), 8),
+        (Caching, ma.Race(), 8),
+        (Hooked, ma.Race(), 8),
+        (Scripted, ma.Race(), 8),
+        (Watched, Stateful(), 8),
+        (Watched, ma.Race(), 7),
+    ],
+    ids=["counter", "buffer", "dictionary", "hook", "scripted part", "attack with a state", "few inputs"],
 )
 def test_what_is_not_safe_or_small_is_attacked_in_one_thread(
     several: None, model: type[Watched], attack: Attack, n: int
@@ -114,6 +160,14 @@ def test_what_is_not_safe_or_small_is_attacked_in_one_thread(
     x, y = inputs(model(set()), n=n)
     ma.measure(model(seen), x, y, budget=40, attack=attack)
     assert seen == {threading.get_ident()}
+
+
+def test_a_model_that_made_tensors_in_inference_mode_is_measured(several: None) -> None:
+    model = Watched(set())
+    with torch.inference_mode():
+        model.offset = torch.zeros(())
+    x, y = inputs(model, n=8)
+    assert bool(ma.measure(model, x, y, budget=40).success.all())
 
 
 def test_models_whose_passes_are_short_are_attacked_in_one_thread(

@@ -34,7 +34,7 @@ def test_phases_of_race_are_named_and_cover_its_passes(tmp_path: Path, monkeypat
     page = render_page([run])
     assert "In the last tenth of its passes the attack lowered" in page
     assert "Phases of the traced samples in ℓ2" in page
-    assert "This is an extrapolation of the anytime curve, not a measurement." in page
+    assert "This is an extrapolation, not a measurement." in page
     for phase in {span["phase"] for span in spans}:
         assert f"</span>{phase}</span>" in page  # in the key
     assert "ranks the other classes" in page or "a descent from the input" in page

@@ -192,6 +192,12 @@ def attack_by_name(name: str, budget: int) -> Attack:
 COLUMNS = ("attack", "budget", "optimality", "excess", "median", "mean", "success", "passes", "seconds")
 
 
+LEGEND = (
+    "excess: mean over the best distance found by any attack here; not found counts as the largest of those. "
+    "optimality: AttackBench's local optimality; 1 is best."
+)
+
+
 def table(trials: Mapping[str, Sequence[Trial]]) -> list[tuple[str, ...]]:
     """Cells under COLUMNS, by budget and excess; the best distances are those of all the given trials."""
     best = best_distances([trial for each in trials.values() for trial in each])
@@ -199,7 +205,8 @@ def table(trials: Mapping[str, Sequence[Trial]]) -> list[tuple[str, ...]]:
     rows.sort(key=lambda row: (row[0], row[2]["excess"]))
     return [
         (
-            name, str(budget), f"{s['optimality']:.4f}", f"{s['excess']:.2%}", f"{s['median']:.4g}", f"{s['mean']:.4g}",
+            name, str(budget), f"{s['optimality']:.4f}", f"{s['excess']:.2%}", f"{s['median']:.4g}",
+            f"{s['mean']:.4g}" if s["success"] == 1 else "–",
             f"{s['success']:.1%}", f"{s['forwards'] + s['backwards']:.0f}", f"{s['seconds']:.1f}",
         )
         for budget, name, s in rows

@@ -138,6 +138,8 @@ def _bracket(
     graph = None if relaxation is LIPSCHITZ else trace(session.classifier.model, some)
     prediction = session.predict(samples.images)
     distance, points = _as_upper(upper, samples, norm)
+    if not bool(session.space.contains(samples.images, points).all()):
+        raise InputError("upper holds points outside the bounds: measure with the same bounds")
     right = prediction == samples.labels
     distance = torch.where(right, distance, 0.0)
     time_left = float("inf") if given.time_limit is None else given.time_limit * len(samples)
@@ -213,6 +215,8 @@ def _as_upper(upper: Margins | Tensor | None, samples: Batch, norm: Norm) -> tup
             raise InputError(
                 "upper holds targeted margins: bounds are about any wrong class, so measure without targets"
             )
+        if "scale" in upper.settings:
+            raise InputError("upper holds scaled margins: bounds are of plain distances, so measure without scale")
         if len(upper) == len(samples) and not torch.equal(upper.label, samples.labels):
             raise InputError("upper holds margins of other labels: measure the same inputs")
         points = upper.adversarial.clone() if upper.adversarial.shape == points.shape else points

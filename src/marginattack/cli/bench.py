@@ -61,7 +61,7 @@ def bench(
         print(dump_json(rows))
     else:
         title = f"{norm}, {len(samples)} samples of {settings.data.source} on {settings.model.source}"
-        show(make_table(b.COLUMNS, b.table(trials), title=title))
+        show(make_table(b.COLUMNS, b.table(trials), title=title), b.LEGEND)
 
 
 @contextmanager

@@ -165,8 +165,12 @@ def _per_second(done: float | int, seconds: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
 
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+def _minutes(seconds: float | int) -> str:
+    """A time in seconds below 100 s, to the second below 10 min, and in minutes above."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 600 else f"{seconds / 60:.0f} min"
 
 
 @contextmanager

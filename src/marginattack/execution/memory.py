@@ -1,6 +1,7 @@
 """How many inputs fit into memory at once."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -37,7 +38,8 @@ def bytes_per_input(session: Session, image: Tensor) -> int:
         return tensor
 
     pair = torch.stack([image, image]).to(device).requires_grad_()
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with suppress(RuntimeError), torch.enable_grad(), hooks:  # torch.func inside a model excludes hooks
         session.evaluator().logits(pair).sum()
     return sum(kept.values()) // 2 + COPIES * image.numel() * image.element_size()
 

@@ -5,9 +5,12 @@ take one core; and where the cores are busy, all wait for the slowest thread.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
+from types import ModuleType
 from typing import TypeVar
 
 import torch
@@ -22,6 +25,7 @@ from marginattack.execution.session import Session
 LEAST_ROWS = 4  # of a part: the fewer rows, the more time each takes; and a single row is rounded otherwise
 LEAST_BYTES = 1 << 20  # that a pass of a part keeps: below, Python takes most of the time, which threads cannot share
 MOST_PARTS = 8
+MOST_OBJECTS = 100_000  # that are looked at for a state; a model that refers to more is attacked in one thread
 
 T = TypeVar("T")
 Part = tuple[Tensor, ModelEvaluator]  # rows of a batch, and what evaluates the model on them
@@ -64,12 +68,16 @@ def _run(solve: Callable[[Tensor, ModelEvaluator], T], parts: Sequence[Part], th
         restored_threads(),
         ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads // workers,)) as pool,
     ):
-        results = [pool.submit(run, *part) for part in parts]
+        results, found = [pool.submit(run, *part) for part in parts], []
         try:
             wait(results, return_when=FIRST_EXCEPTION)
+            cancelled.set()  # the others end at once where one failed
+            while results:
+                found.append(results.pop(0).result())
         finally:
-            cancelled.set()  # the others end at once where one failed, or on Ctrl-C
-        return [result.result() for result in results]
+            cancelled.set()  # on Ctrl-C too
+            results.clear()  # an error refers to this frame: without the futures, no cycle keeps its tensors
+        return found
 
 
 def can_share(session: Session, parts: Sequence[Part], images: Tensor, attack: object | None) -> bool:
@@ -83,18 +91,42 @@ def can_share(session: Session, parts: Sequence[Part], images: Tensor, attack: o
 
 
 def keeps_state(model: nn.Module, images: Tensor) -> bool:
-    """Whether a forward changes attributes or buffers of the model: threads would disturb each other."""
+    """Whether a pass changes what the model holds, or that cannot be seen: threads would disturb each other."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        return True  # whose attributes are not Python's
     before = _state(model)
-    with torch.no_grad():
-        model(images.clone())
+    with torch.enable_grad():
+        model(images.clone().requires_grad_())
     after = _state(model)
     same = len(before) == len(after) and all(a is b and m == n for (a, m), (b, n) in zip(before, after, strict=True))
-    return not same
+    return not same or len(before) > MOST_OBJECTS
 
 
 def _state(model: nn.Module) -> list[tuple[object, int]]:
-    """The attributes and buffers of all modules, each with a number that tells when it is changed in place."""
-    values = [value for m in model.modules() for value in (*vars(m).values(), *m._buffers.values())]
-    return [
-        (each, len(each) if isinstance(each, list | dict | set) else getattr(each, "_version", 0)) for each in values
-    ]
+    """All that the model refers to, with a number that tells when a tensor is changed in place."""
+    found: list[tuple[object, int]] = []
+    seen: set[int] = set()
+    stack: list[object] = [model]
+    while stack and len(found) <= MOST_OBJECTS:
+        each = stack.pop()
+        if isinstance(each, Tensor):
+            found.append((each, 0 if each.is_inference() else each._version))
+            continue
+        found.append((each, 0))
+        if id(each) not in seen and not isinstance(each, type | ModuleType):
+            seen.add(id(each))
+            stack += _inside(each)
+    return found
+
+
+def _inside(each: object) -> list[object]:
+    """The objects that one refers to: of a container, an instance, a method, or the variables around a function."""
+    if isinstance(each, dict):
+        return list(each.values())
+    if isinstance(each, list | tuple | set | deque):
+        return list(each)
+    found: list[object] = []
+    for cell in getattr(each, "__closure__", None) or ():
+        with suppress(ValueError):  # nothing is in it yet
+            found.append(cell.cell_contents)
+    return [*found, getattr(each, "__self__", None), *getattr(each, "__dict__", {}).values()]

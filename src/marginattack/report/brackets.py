@@ -10,10 +10,9 @@ from marginattack.report.series import Series
 CLOSED = (0.01, 0.1, 0.5)  # shares of the upper side by which both sides may differ
 MAX_WIDEST = 10
 HOW_TO_READ = (
-    "Certified: no adversarial example is nearer; between both sides nothing is known. KKT residual: how much nearer "
-    "one lies if the boundary stays as flat as it is at the one found; near 0 the attack ended in a local minimum, "
-    "else it stopped early or the boundary curves. Spread: by how much the margins of other seeds exceed the least; "
-    "well above 0 there are several local minima, and a nearer one may have been missed. Neither is a bound."
+    "Lower: certified, no adversarial example is nearer. KKT residual: how much nearer the tangent plane at the "
+    "adversarial point comes; near 0 means a local minimum. Spread: largest over smallest margin across seeds, minus "
+    "1; well above 0 means several local minima. Neither is a bound."
 )
 
 

@@ -1,5 +1,6 @@
 """A run as JSON and as tables for the terminal."""
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from marginattack.report.series import Series, load_series
 from marginattack.report.summary import list_smallest
 from marginattack.runs.levels import Level
 from marginattack.storage.bounds import pending_bounds
-from marginattack.storage.run_folder import RunFolder
+from marginattack.storage.run_folder import Part, RunFolder
 
 SMALLEST = 5  # margins that are listed
 DEFAULT_EPS = {
@@ -174,9 +175,7 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
     if any(part["targeted"] for part in run["parts"]):
         lines.append("Targeted: margins cover all samples; robust accuracy is the share that stays off its target.")
     if store.manifest.get("bounds") and (pending := pending_bounds(store)):
-        lines.append(
-            f"Bounds of {len(pending)} shards are missing and count as 0. Run the same command again to resume."
-        )
+        lines.append(_describe_missing_bounds(store, pending))
     for part in run["parts"]:
         if "radius" in part:
             tried = f"{part['attack']} {part['norm']}: within {format_number(part['radius'])}"
@@ -191,3 +190,13 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
         if "median_at_8_bits" in part:
             lines.append(f"{part['norm']} at 8 bits: median {format_number(part['median_at_8_bits'])}.")
     return lines
+
+
+def _describe_missing_bounds(store: RunFolder, pending: list[tuple[int, Part]]) -> str:
+    """How many margins have no bounds, and the command that computes them."""
+    missing, total = (sum(len(store.shards[shard]) for shard, _ in each) for each in (pending, store.finished()))
+    flags = " ".join(
+        f"--{name.replace('_', '-')} {value}" for name, value in store.manifest["bounds"]["settings"].items() if value
+    )
+    resume = f"marginattack bound {shlex.quote(str(store.path))} {flags}"
+    return f"Bounds are missing for {missing:,} of {total:,} margins and count as 0. Resume: {resume}"

@@ -1,16 +1,19 @@
 """Bounds for all shards of a run, as part of it or after it is finished."""
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from math import ceil
 from typing import Any, TypeAlias
 
 from marginattack.errors import InputError
 from marginattack.execution.session import open_session
-from marginattack.runs.bound_shard import bound_settings, check_bounds
+from marginattack.runs.bound_shard import CERTIFYING, SECONDS, bound_settings, check_bounds
 from marginattack.runs.engines import Engine, FailedShard, Pool
 from marginattack.runs.engines.serial import serial_engine
 from marginattack.runs.job import Job, open_job
+from marginattack.runs.pace import NOTICE
 from marginattack.runs.settings import Settings, read_settings
 from marginattack.sources.models import find_form
 from marginattack.storage.bounds import begin_bounds, end_bounds, open_bounds
@@ -21,6 +24,7 @@ from marginattack.storage.run_folder import Part, RunFolder, differences
 
 # (phase, number of samples) ↦ a context whose value is called with the number of samples done
 Progress: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+_LOG = logging.getLogger(__name__)
 
 
 def bound_run(
@@ -53,15 +57,24 @@ def bound_run(
 def bound_shards(job: Job, folder: RunFolder, pool: Pool, progress: Progress) -> list[FailedShard]:
     """Bound the finished shards that have no bounds of these settings yet; those that could not be bounded."""
     begin_bounds(folder, bound_settings(job))
-    with progress(
-        "bounding", sum(len(folder.shards[shard]) for shard, _ in open_bounds(folder, bound_settings(job)))
-    ) as advance:
+    total = sum(len(folder.shards[shard]) for shard, _ in open_bounds(folder, bound_settings(job)))
+    if total and job.settings.bound in CERTIFYING:
+        _LOG.log(NOTICE, _announce(total, job.settings.time_limit or SECONDS, job.settings.restarts))
+    with progress("bounding", total) as advance:
         failed = pool.bound(folder.manifest["sessions"][-1]["batch"], advance)
     finished, earlier = set(folder.finished()), folder.manifest.get("failed_shards", [])
     unmeasured = [each for each in earlier if (each["shard"], Part(each["attack"], each["norm"])) not in finished]
     folder.update_manifest(failed_shards=[*unmeasured, *(asdict(each) for each in failed)])
     end_bounds(folder)
     return failed
+
+
+def _announce(total: int, each: float, restarts: int) -> str:
+    """What is said at the start, since progress is shown shard by shard."""
+    seconds = total * each
+    most = f"{seconds:.0f} s" if seconds < 100 else f"{ceil(seconds / 60):,} min"
+    again = f", besides {restarts} × the time of the attack (--restarts)" if restarts else ""
+    return f"bounding {total:,} margins, at most {each:g} s each: up to {most} (--time-limit){again}"
 
 
 def _read_settings(folder: RunFolder, flags: dict[str, Any]) -> Settings:

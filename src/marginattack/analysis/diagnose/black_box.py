@@ -54,9 +54,9 @@ def probe(session: Session, batch: Batch, adversarial: Any, distance: Any, norm:
         return None
     ratio = float((size / distance)[beaten].min())
     new = int((beaten & torch.isinf(distance)).sum())
-    seen = f"{norm} distances down to {ratio:.2f} of the gradient attack's, from decisions alone"
+    seen = f"in {norm} a decision-based attack came as close as {ratio:.2f} of the gradient attack's distance"
     if ratio == 0:
-        seen = f"adversarial points where the attack found none ({new}), from decisions alone"
+        seen = f"in {norm} a decision-based attack found adversarial points for {new} samples, the gradient attack none"
     return make_finding("black-box-beats-gradient", seen, number, n, grade="grave" if number >= n / 2 else "warning")
 
 

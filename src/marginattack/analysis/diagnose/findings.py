@@ -123,13 +123,13 @@ CAUSES: dict[str, Cause] = {
         "Their margins were recorded in manifest.json; they were measured again.",
         "Find out who deletes or moves files of this folder, unless you did."),
     "train-mode": Cause("note", "Margins are measured in eval mode, without dropout and with running statistics.",
-        "Nothing, if the model is used that way; call eval() to silence this note."),
+        "No action needed if the model is used in eval mode; call eval() to silence this note."),
     # After a run
     "inconsistent-rows": Cause("grave",
         "Rows that contradict themselves cannot be counted.", "Measure them again, and please report it."),
     "black-box-beats-gradient": Cause("warning",
-        "An attack that sees only decisions came nearer than the gradient attack: gradients are masked or "
-        "misleading, and margins are too large.",
+        "An attack that sees only decisions came nearer than the gradient attack: gradients may be masked or "
+        "misleading, and margins may be too large.",
         "Look for steps, ripples or saturation in the model; attack a smooth substitute, or use another attack."),
     "rejected": Cause("warning",
         "These points were adversarial during the attack but not in the verification; they count as not "

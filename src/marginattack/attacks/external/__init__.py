@@ -55,7 +55,7 @@ def parse_radius(name: str, *, within: bool) -> float:
     base, _, radius = name.partition("@")
     try:
         eps = float(Fraction(radius))
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         eps = nan
     if not within or not 0 < eps < inf:
         reason = "needs a radius above 0" if within else "minimises the distance: omit the radius"

@@ -53,7 +53,7 @@ class ExternalAttack(Attack):
     """An attack of another library, all samples in one batch; its draws are torch's and so depend on the batch."""
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
-    cost: ClassVar = "its own"
+    cost: ClassVar = "set by the library"
     reference: ClassVar = "its library's"
 
     name: str  # LIBRARY:ATTACK
