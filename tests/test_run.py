@@ -260,6 +260,16 @@ def test_manifest_of_another_program_is_not_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
+def test_a_model_that_fails_cannot_be_measured_anyway(tmp_path: Path) -> None:
+    data(tmp_path / "x.npz", 8)
+    (tmp_path / "net.py").write_text("import torch\n\n\ndef net():\n    return torch.nn.Linear(1234, 2).eval()\n")
+    source = ["--model", f"{tmp_path}/net.py:net", "--data", str(tmp_path / "x.npz"), *QUICK]
+    error = cli("measure", *source, "--out", str(tmp_path / "run"), code=2)
+    assert error.startswith("marginattack: nothing was measured: ")
+    assert error.rstrip().endswith("(model-fails, 8 of 8 samples)")
+    assert "--despite-findings" not in error
+
+
 def test_grave_finding_stops_the_run_before_it_writes(tmp_path: Path) -> None:
     data(tmp_path / "x.npz", 64)
     with np.load(tmp_path / "x.npz") as arrays:

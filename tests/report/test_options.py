@@ -90,3 +90,10 @@ def test_compare_shows_every_count_the_accuracies_and_what_a_run_lacks(run: Path
     assert "100 in both" in text
     assert f"{len(both)} correct in both" in text
     assert f"l2 (marginattack) is in {run}, but not in {other}: not compared." in text
+
+
+def test_runs_without_a_norm_in_common_cannot_be_compared(run: Path, tmp_path: Path) -> None:
+    other = made_up_run(tmp_path / "other", 20, norms=("l1",))
+    result = RUNNER.invoke(app, ["compare", str(run), str(other)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{run} shares no norm with the other runs: measure in the same one" in " ".join(result.stderr.split())
