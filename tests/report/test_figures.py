@@ -13,7 +13,7 @@ from marginattack.report import write_figures
 from marginattack.report.charts import PLOTS, plots_with_data
 from marginattack.report.datasets import build_views
 from marginattack.report.figures import render_figures
-from marginattack.report.numbers import choose_levels, format_distance, format_number
+from marginattack.report.numbers import choose_levels, format_beside, format_distance, format_number
 from marginattack.report.series import group_by_norm, read_runs
 from marginattack.report.tables import to_latex
 from marginattack.report.theme import DASHES, GREY, PALETTE, THEMES
@@ -136,6 +136,11 @@ def test_numbers_have_no_exponents() -> None:
     assert format_distance(12 * 0.05) == "0.6"  # not 153/255, which it is but for rounding
     assert format_distance(0.0007, pixels=True) == "0.178/255"
     assert format_distance(8 / 255, pixels=True, scale=255) == "8"
+    assert [format_number(end, like=1.323) for end in (1.21, 1.323)] == ["1.210", "1.323"]  # ends of an interval
+    assert [format_distance(k / 255, pixels=True, like=10.4 / 255) for k in (9.52, 10.4)] == ["9.5/255", "10.4/255"]
+    assert format_number(0.0001, like=1.323) == "0.0001"  # never rounded to 0
+    assert [format_beside(value, 12.3) for value in (0.0000162, -0.0000162, 0.25)] == ["< 0.001", "> −0.001", "0.25"]
+    assert format_beside(0.0000162, 0.00002) == "0.0000162"  # a column of small numbers
     assert r"$<10^{-6}$ & $-$0.5 & 12\,346" in to_latex(("a", "b", "c"), [(1e-15, -0.5, 12345.6)])
 
 

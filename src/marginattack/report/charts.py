@@ -20,6 +20,7 @@ HEIGHT, SQUARE = 280, 400
 MAX_UPRIGHT = 4  # characters of the names below a matrix that have room side by side
 MIN_QUARTILES = 4  # samples of a class
 MAX_TITLE = 48  # characters of an axis title
+THIN = alt.ExprRef("theme_blue")
 MAX_LABELLED = 14  # classes of a matrix whose cells have room for numbers
 # label of u = 1 - confidence: in percent down to 0.05 %, then as a power of ten
 CONFIDENCE_LABEL = (
@@ -51,10 +52,9 @@ def draw_curve(view: View, log: bool = False) -> Chart:
         x, alt.Y("low:Q", title="robust accuracy, %"), alt.Y2("high:Q"), color=style["color"],
         opacity=opacity_if(enc.HIGHLIGHTED, 0.2, 0.03),
     )  # fmt: skip
-    dotted = base.mark_line(strokeWidth=1, strokeDash=[1, 3], clip=True)
-    ends = [
-        dotted.encode(x, alt.Y(f"{end}:Q", title="robust accuracy, %"), color=style["color"]) for end in ("low", "high")
-    ]
+    dotted = base.mark_line(strokeWidth=1.5, strokeDash=[2, 3], clip=True)
+    ink = style["color"] if len(view.group) > 1 else alt.value(alt.ExprRef("theme_secondary"))
+    ends = [dotted.encode(x, alt.Y(f"{end}:Q", title="robust accuracy, %"), color=ink) for end in ("low", "high")]
     lines = [
         base.transform_filter(enc.HIGHLIGHTED).mark_line(strokeWidth=2, clip=True).encode(x, y, **style),
         base.transform_filter(f"!{enc.HIGHLIGHTED}").mark_line(strokeWidth=1, color=GREY, clip=True)
@@ -103,7 +103,7 @@ def draw_histogram(view: View) -> Chart:
             low=view.axis.text(f"datum.bin * {width}"), high=view.axis.text(f"(datum.bin + 1) * {width}"),
         )
     )  # fmt: skip
-    bars = binned.mark_bar(color=BLUE, stroke=BLUE, strokeWidth=1, clip=True, binSpacing=2).encode(
+    bars = binned.mark_bar(color=BLUE, stroke=THIN, strokeWidth=1, clip=True, binSpacing=2).encode(
         margin_x(view.axis, bin="binned"), alt.X2("x2:Q"),
         alt.Y("count:Q", title="samples", axis=alt.Axis(tickMinStep=1, tickCount=5)),
         fillOpacity=opacity_if("datum.side === 'above'", 0.15, 0.85), order=alt.Order("side:N", sort="descending"),
@@ -127,7 +127,7 @@ def draw_confidence(view: View) -> Chart:
     end = max((decade for decade in decades if decade <= smallest * 1.0001), default=decades[-1])
     x = alt.X("u:Q", title="confidence", scale=alt.Scale(type="log", domain=[end, 1], reverse=True, nice=False),
               axis=alt.Axis(values=decades, labelExpr=CONFIDENCE_LABEL, grid=False, labelFlush=True))  # fmt: skip
-    points = base.mark_point(shape="circle", color=BLUE, fill=BLUE, strokeWidth=1, opacity=1).encode(
+    points = base.mark_point(shape="circle", color=THIN, fill=THIN, strokeWidth=1, opacity=1).encode(
         x, margin_y(axis, "y:Q", scale=margin_scale(axis)),
         fillOpacity=opacity_if("datum.side === 'above'", 0.0, 0.5),
         size=alt.Size("n:Q", scale=alt.Scale(range=[6, 260]), legend=None) if view.binned else alt.value(16),

@@ -11,8 +11,11 @@ LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)  # quantiles of the margins near which ε a
 LEAST = 1e-6  # smaller ones are shown as below it
 
 
-def format_number(value: float | int | None, digits: int = 4) -> str:
-    """Format with significant digits and without an exponent; an infinite distance is one that was not found."""
+def format_number(value: float | int | None, digits: int = 4, *, like: float | None = None) -> str:
+    """Format with significant digits and without an exponent; an infinite distance is one that was not found.
+
+    ``like`` is the upper end of an interval, whose number of decimals both ends have.
+    """
     if value is None or math.isnan(value):
         return "–"
     if math.isinf(value):
@@ -22,20 +25,35 @@ def format_number(value: float | int | None, digits: int = 4) -> str:
         return f"{value:,.0f}".replace("-", "−")
     if 0 < size < LEAST:
         return "< 0.000001"
-    decimals = 0 if size == 0 else digits - 1 - math.floor(math.log10(size))
-    text = f"{size:.{max(decimals, 0)}f}"
+    if like is not None and math.isfinite(like) and float(text := f"{size:.{_count_decimals(like, digits)}f}"):
+        return text
+    text = f"{size:.{_count_decimals(size, digits)}f}"
     return ("−" if value < 0 else "") + (text.rstrip("0").rstrip(".") if "." in text else text)
 
 
-def format_distance(value: float | int | None, *, pixels: bool = False, scale: float | int = 1) -> str:
+def _count_decimals(size: float | int, digits: int) -> int:
+    return 0 if size <= 0 else max(digits - 1 - math.floor(math.log10(size)), 0)
+
+
+def format_beside(value: float, largest: float, digits: int = 3) -> str:
+    """Format a number of a column; where it is far below 0.001 and below the largest, say only that it is small."""
+    least = min(1e-3, 10.0 ** (math.floor(math.log10(largest)) - 3)) if largest > 0 else 0.0
+    if 0 < abs(value) < least:
+        return ("< " if value > 0 else "> −") + format_number(least)
+    return format_number(value, digits)
+
+
+def format_distance(
+    value: float | int | None, *, pixels: bool = False, scale: float | int = 1, like: float | None = None
+) -> str:
     """Format a distance times ``scale``: as it was typed, or as k/255 if it is one of 8-bit pixels."""
     if isinstance(value, Level) and scale == 1:
         return value.text
     if value is None or not math.isfinite(value):
         return format_number(value)
     if scale == 1 and value > 0 and (pixels or is_fraction(value)):
-        return f"{format_number(255 * value, 3)}/255"
-    return format_number(value * scale)
+        return f"{format_number(255 * value, 3, like=None if like is None else 255 * like)}/255"
+    return format_number(value * scale, like=None if like is None else scale * like)
 
 
 def choose_levels(margins: np.ndarray, *, pixels: bool = False) -> list[float]:

@@ -50,17 +50,18 @@ def _load_template(views: Sequence[View], unit: float | int) -> Any:
 
     pixels = {view.norm: view.axis.pixels for view in views}
 
-    def format_distance(value: float | int | None, norm: str) -> str:
+    def format_distance(value: float | int | None, norm: str, like: float | None = None) -> str:
         scale = 1 if norm == "l0" else unit
         if isinstance(value, Level):
             return value.text
-        return numbers.format_distance(value, pixels=pixels[norm] and value != 0, scale=scale)
+        return numbers.format_distance(value, pixels=pixels[norm] and value != 0, scale=scale, like=like)
 
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, **options)
     environment.filters |= {
-        "percent": _percent, "short": numbers.format_number, "p": numbers.format_p, "redact": redact,
+        "percent": _percent, "short": numbers.format_number, "beside": numbers.format_beside, "p": numbers.format_p,
         "distance": format_distance, "brief": _shorten, "confidence": numbers.format_confidence,
+        "redact": redact,
     }  # fmt: skip
     return environment.get_template("page.html.j2")
 

@@ -8,11 +8,13 @@ BLUE, ORANGE, GREEN = PALETTE[:3]
 GREY = "#7a7f87"
 DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [4, 4], [12, 4], [1, 4], [6, 2, 2, 2])
 
-# text, secondary text, grid lines, background: the same as in page.css
-THEMES = {"light": ("#1c1f24", "#5a616b", "#e3e6ea", "#ffffff"), "dark": ("#e8eaed", "#a5adb8", "#343a43", "#1b1e23")}
-
-
-NAMES = ("theme_text", "theme_secondary", "theme_line", "theme_ground")  # of these colours in the charts of the page
+# text, secondary text, grid lines, background: the same as in page.css; then the blue of small and thin marks
+THEMES = {
+    "light": ("#1c1f24", "#5a616b", "#e3e6ea", "#ffffff", BLUE),
+    "dark": ("#e8eaed", "#a5adb8", "#343a43", "#1b1e23", "#7db5ee"),
+}
+# of these colours in the charts of the page
+NAMES = ("theme_text", "theme_secondary", "theme_line", "theme_ground", "theme_blue")
 
 
 def vega_config(font: str = "system-ui, sans-serif", size: int = 12, *, theme: str = "light") -> dict[str, Any]:
@@ -20,7 +22,7 @@ def vega_config(font: str = "system-ui, sans-serif", size: int = 12, *, theme: s
 
     The colours of the theme are parameters, so that the page changes them without drawing its charts anew.
     """
-    text, secondary, line, _ = ({"expr": name} for name in NAMES)
+    text, secondary, line, *_ = ({"expr": name} for name in NAMES)
     return {
         "params": [{"name": name, "value": value} for name, value in zip(NAMES, THEMES[theme], strict=True)],
         "background": None, "font": font, "view": {"stroke": None}, "padding": 2,

@@ -9,21 +9,23 @@
   const unitScale = (norm) => (norm === "l0" ? 1 : state.unitScale);
 
   // Numbers, with the rules of numbers.py.
-  const formatNumber = (value, digits = 4) => {
+  const countDecimals = (size, digits) => (size > 0 ? Math.max(digits - 1 - Math.floor(Math.log10(size)), 0) : 0);
+  const formatNumber = (value, digits = 4, like = null) => {
     if (value === null || Number.isNaN(value)) return "–";
     if (!Number.isFinite(value)) return "not found";
     const size = Math.abs(value);
     const sign = value < 0 ? "−" : "";
     if (size >= 10 ** (digits - 1)) return sign + Math.round(size).toLocaleString("en");
     if (size > 0 && size < 1e-6) return "< 0.000001";
-    const decimals = size === 0 ? 0 : Math.max(digits - 1 - Math.floor(Math.log10(size)), 0);
-    const text = size.toFixed(decimals);
+    if (like !== null && Number(size.toFixed(countDecimals(like, digits)))) return size.toFixed(countDecimals(like, digits));
+    const text = size.toFixed(countDecimals(size, digits));
     return sign + (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
   };
   const isFraction = (value) => Math.abs(255 * value - Math.round(255 * value)) < 1e-6 && Number(value.toPrecision(4)) !== Number(value.toPrecision(9));
-  const formatDistance = (value, norm) => {
+  const formatDistance = (value, norm, like = null) => {
     const fraction = unitScale(norm) === 1 && Number.isFinite(value) && value > 0 && (page.pixels[norm] || isFraction(value));
-    return fraction ? `${formatNumber(255 * value, 3)}/255` : formatNumber(value * unitScale(norm));
+    const scaled = (unit) => like === null ? null : like * unit;
+    return fraction ? `${formatNumber(255 * value, 3, scaled(255))}/255` : formatNumber(value * unitScale(norm), 4, scaled(unitScale(norm)));
   };
   const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
@@ -246,8 +248,8 @@
   // The toolbar.
   const applyUnit = () => {
     for (const span of all(".num[data-v]")) {
-      const { v, norm, typed } = span.dataset; // an ε that was typed stays so in the unit of the file
-      span.textContent = typed && state.unitScale === page.unit ? typed : formatDistance(Number(v), norm);
+      const { v, norm, typed, like } = span.dataset; // an ε that was typed stays so in the unit of the file
+      span.textContent = typed && state.unitScale === page.unit ? typed : formatDistance(Number(v), norm, like ? Number(like) : null);
     }
     for (const norm of norms) {
       if (state.shared[norm]?.pin_text) setParameter(norm, "pin_text", null); // it was typed in the other unit
