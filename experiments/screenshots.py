@@ -78,7 +78,7 @@ def take_screens(browser: Browser, pages: dict[str, Path]) -> None:
     tab.locator("#class-order").select_option("median")
     pin(tab, ("l2", ""), ("linf", ""))
     save(tab, "report-classes", "#classes")
-    save(open_page(browser, pages["digits"], 1400, 1153, "dark"), "report-convergence-dark", "#convergence")
+    save(open_page(browser, pages["digits"], 1460, 1140, "dark"), "report-convergence-dark", "#convergence")
     save(open_page(browser, pages["compared"], 1400, 900, "light"), "report-compare", "#compare")
     save(open_page(browser, pages["photographs"], 1400, 900, "light"), "report-samples", "#samples", exact=True)
     tab = open_page(browser, pages["photographs"], 1050, 800, "dark")
