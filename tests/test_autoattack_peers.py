@@ -39,7 +39,7 @@ def test_the_budget_is_hard_and_what_is_found_is_verified(
         assert (model(found.adversarial[found.success]).argmax(1) != y[found.success]).all()
     within = found.distance <= RADII[norm] * (1 + 1e-5)  # FAB also finds points beyond the radius
     assert within.double().mean() >= 0.2 or (name, norm) == ("autoattack:standard", "l1")  # starts at three times ε
-    if norm == "linf":
+    if norm == "linf" or name == "art:square":  # whose draws in l2 are of Python's generator, too
         again = ma.measure(model, x, y, norm, attack=attack, budget=60)
         assert torch.equal(again.distance, found.distance)
 

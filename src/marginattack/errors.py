@@ -60,7 +60,8 @@ def choose_attack(name: str, choices: Iterable[str]) -> str:
     """The same for attacks, of which there are many: NAME, LIBRARY:NAME, either with @EPS, which stays as it is."""
     base, at, eps = name.partition("@")
     known = list(choices)
-    short = {each.rpartition(":")[2]: each for each in reversed(known)}  # the first of those with the same name
+    ours_last = sorted(known, key=lambda each: (":" in each, each), reverse=True)
+    short = {each.rpartition(":")[2]: each for each in ours_last}  # of those with the same name ours, or the first
     wanted = base.lower()
     close = [short[wanted]] if wanted in short else get_close_matches(wanted, known, 1)
     close = close or [short[each] for each in get_close_matches(wanted.rpartition(":")[2], short, 1)]

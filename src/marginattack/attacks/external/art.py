@@ -1,5 +1,6 @@
 """Adversarial Robustness Toolbox 1.20 (IBM): its attacks with the settings of AttackBench where it has them."""
 
+import random
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -27,12 +28,14 @@ def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor
     attack = getattr(import_module("art.attacks.evasion"), function)(
         classifier, batch_size=len(images), verbose=False, **settings
     )
-    before = np.random.get_state()  # it draws from numpy's global generator
+    before, before_python = np.random.get_state(), random.getstate()  # it draws from both global generators
     np.random.seed(problem.draws.seed % 2**32)
+    random.seed(problem.draws.seed)
     try:
         points = attack.generate(images.cpu().float().numpy(), model.labels.cpu().numpy())
     finally:
         np.random.set_state(before)
+        random.setstate(before_python)
     return torch.from_numpy(points).to(images)
 
 
