@@ -50,7 +50,8 @@ def test_npz_of_floats(tmp_path: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "hint"), [(255.0, "divide x by 255"), (-2.1, "undo its normalisation"), (np.nan, "x holds NaN or infinity in row")]
+    ("value", "hint"),
+    [(255.0, "divide x by 255"), (-2.1, "undo its normalisation"), (np.nan, "x holds NaN or infinity in row")],
 )
 def test_npz_of_floats_out_of_range(tmp_path: Path, value: float, hint: str) -> None:
     x = np.full((200, 1, 5, 6), 0.5, np.float32)
