@@ -16,7 +16,8 @@ from record import correct_samples, write
 from marginattack.analysis import benchmarking as bench
 from marginattack.attacks import Attack, MarginAttack, Race
 from marginattack.attacks.marginattack import TangentProjection
-from marginattack.attacks.race.phases import DescentRule, Profile, SlideRule, Table
+from marginattack.attacks.race.phases import Profile, Table
+from marginattack.attacks.race.rules import DescentRule, SlideRule
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import as_norm
 from marginattack.core.schedules import Cosine

@@ -9,8 +9,8 @@ from problems import pose
 from torch import Tensor
 
 import marginattack as ma
-from marginattack.attacks.race.phases import ProposalRule
 from marginattack.attacks.race.proposals import window
+from marginattack.attacks.race.rules import ProposalRule
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 8, 12), (9, 4, 4), (40,), (2, 100), (2, 3, 4, 5)])

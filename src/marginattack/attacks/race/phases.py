@@ -10,13 +10,21 @@ sum of all, times the passes that are left after the scan. The polish gets all t
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias
 
-from marginattack.attacks.race.moves import Descent, Move, Slide
-from marginattack.attacks.race.proposals import Proposal
-from marginattack.attacks.race.sparse_moves import Pruning, SmoothedCount, TopCorners
+from marginattack.attacks.race.moves import Move
+from marginattack.attacks.race.rules import (
+    CornersRule,
+    DescentRule,
+    Numbers,
+    ProposalRule,
+    PruningRule,
+    Rule,
+    SlideRule,
+    SmoothedRule,
+)
 from marginattack.core.norms import Norm
-from marginattack.core.schedules import Cosine, Geometric, Schedule
+from marginattack.core.schedules import Cosine, Geometric
 
 SHORT = 200  # passes, below which the short tables apply
 PASSES_PER_START = 200  # each pay for one more start
@@ -25,117 +33,16 @@ CLOSING_PASSES = 2 + len(CLOSING)
 FLIP_PASSES = 2  # a forward and a backward for the direction of a start in feature space
 
 Start: TypeAlias = Literal["input", "incumbent", "random", "flip"]
-Numbers: TypeAlias = tuple[tuple[float, float, float], ...]  # of a plan: one row per step
+Kind: TypeAlias = Literal["cube", "round", "sparse"]  # of a norm, by its ball: ℓ∞, ℓ2, ℓ1
+ALL_KINDS: tuple[Kind, ...] = ("cube", "round", "sparse")
+SCOUTED: tuple[Kind, ...] = ("round", "sparse")  # norms that have a scout norm
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class DescentRule:
-    """How a descent's numbers change over its steps; a goes from 0 (signs) to 1 (gradient) in the share ``warmup``."""
-
-    step: Schedule = Cosine(3.0, 0.02)  # η
-    pulse: Schedule = Cosine(0.25, 0.002)  # γ
-    warmup: float = 0.25
-    memory: float = 0.25
-    growth: float = 0.5
-    scout: bool = False  # in the norm's scout norm
-
-    def move(self, norm: Norm) -> Move:
-        """The step of the descent."""
-        return Descent((norm.scout_norm or norm) if self.scout else norm, self.memory, self.growth)
-
-    def numbers(self, steps: int) -> Numbers:
-        """η, γ and a of each step."""
-        a = [min(1.0, k / steps / self.warmup) if self.warmup else 1.0 for k in range(steps)]
-        return tuple((self.step(k, steps), self.pulse(k, steps), a[k]) for k in range(steps))
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class SlideRule:
-    """How a slide's numbers change over its steps; ``average`` is the weight of earlier gradients."""
-
-    beta: Schedule = Cosine(0.3, 0.01)
-    past: Schedule = Geometric(0.05, 0.001)
-    average: float = 0.5
-
-    def move(self, norm: Norm) -> Move:
-        """The step of the slide."""
-        return Slide()
-
-    def numbers(self, steps: int) -> Numbers:
-        """β, the way past the plane, and the weight of earlier gradients, of each step."""
-        return tuple((self.beta(k, steps), self.past(k, steps), self.average if k else 0.0) for k in range(steps))
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class CornersRule:
-    """How the number of coordinates of ``TopCorners`` changes, and the weight of earlier gradients."""
-
-    pulse: Schedule = Cosine(0.25, 0.01)  # γ
-    memory: float = 0.7
-    growth: float = 1.0
-
-    def move(self, norm: Norm) -> Move:
-        """The step."""
-        return TopCorners(self.growth)
-
-    def numbers(self, steps: int) -> Numbers:
-        """γ and the weight of earlier gradients, of each step."""
-        return tuple((self.pulse(k, steps), self.memory if k else 0.0, 0.0) for k in range(steps))
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class SmoothedRule:
-    """σ-zero's step size, and how far the threshold moves as a share of it."""
-
-    step: Schedule = Cosine(1.0, 0.1)  # η
-    threshold: float = 0.01
-
-    def move(self, norm: Norm) -> Move:
-        """The step."""
-        return SmoothedCount()
-
-    def numbers(self, steps: int) -> Numbers:
-        """η and the change of the threshold, of each step."""
-        return tuple((self.step(k, steps), self.threshold * self.step(k, steps), 0.0) for k in range(steps))
-
-
-@final
-@dataclass(frozen=True)
-class PruningRule:
-    """Every other step of a pruning tries a swap."""
-
-    def move(self, norm: Norm) -> Move:
-        """The step."""
-        return Pruning()
-
-    def numbers(self, steps: int) -> Numbers:
-        """Whether each step swaps, and whether it is the first."""
-        return tuple((float(k % 2), float(k == 0), 0.0) for k in range(steps))
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ProposalRule:
-    """How the windows of proposals shrink, and how much nearer the next ball is."""
-
-    pulse: Schedule = Geometric(0.003, 0.0003)  # γ
-    share: Schedule = Geometric(0.1, 0.005)
-    size: float = 2.0
-
-    def move(self, norm: Norm) -> Move:
-        """The step."""
-        return Proposal(self.size)
-
-    def numbers(self, steps: int) -> Numbers:
-        """γ, the share of the input in the window, and the number of each step."""
-        return tuple((self.pulse(k, steps), self.share(k, steps), float(k)) for k in range(steps))
-
-
-Rule: TypeAlias = DescentRule | SlideRule | CornersRule | SmoothedRule | PruningRule | ProposalRule
+def kind_of(norm: Norm) -> Kind:
+    """Cube: there is no norm to scout in. Sparse: its steepest direction is one coordinate, so another norm steps."""
+    if norm.scout_norm is None:
+        return "cube"
+    return "round" if norm.step_norm == norm else "sparse"
 
 
 @dataclass(frozen=True)
@@ -144,8 +51,8 @@ class Phase:
 
     A phase is run once, once per followed class ("class", targeted at it), once per extra start ("start", which
     alternates between the rules and starts that are named), or once with that many times its weight ("budget"). In a
-    polish the weight is the share of the passes that are left. A phase with ``scouted`` is only for norms that have a
-    scout norm (True) or that have none (False), one with ``least_starts`` only for budgets with as many extra starts.
+    polish the weight is the share of the passes that are left. A phase is only for norms of these ``kinds``, and for
+    budgets with ``least_starts`` extra starts or more.
     """
 
     name: str
@@ -153,7 +60,7 @@ class Phase:
     start: Start | tuple[Start, ...]
     weight: float
     per: Literal["once", "class", "start", "budget"] = "once"
-    scouted: bool | None = None
+    kinds: tuple[Kind, ...] = ALL_KINDS
     least_starts: int = 0
 
     def start_of(self, rank: int) -> Start:
@@ -178,6 +85,10 @@ class Table:
     polish_weight: float
     fallback: Phase | None = None
     extra_classes: int = 0
+
+    def search_for(self, norm: Norm, starts: int) -> list[Phase]:
+        """The search phases for this norm and this many extra starts."""
+        return [phase for phase in self.search if kind_of(norm) in phase.kinds and phase.least_starts <= starts]
 
 
 @dataclass(frozen=True)
@@ -221,28 +132,29 @@ SHORT_CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), past=Geometric(0.1, 0.02),
 POLISH = (Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
 FLAT_POLISH = (Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
 SHORT_FLAT_POLISH = (  # without a refinement, which few steps do not pay for but in ℓ∞
-    Phase("polish", FLAT_SLIDE, "incumbent", 1.0, scouted=True),
-    *(replace(phase, scouted=False) for phase in FLAT_POLISH),
+    Phase("polish", FLAT_SLIDE, "incumbent", 1.0, kinds=SCOUTED),
+    *(replace(phase, kinds=("cube",)) for phase in FLAT_POLISH),
 )
 
 CURVED = Profile(
     "CURVED",
     short=Table(
         search=(
-            Phase("target", SHORT_CLASS_SLIDE, "input", 0.2, per="class"),
-            Phase("descend", SLOW_DESCENT, "input", 1.0),
+            Phase("descend", SLOW_DESCENT, "input", 0.6),
+            Phase("restart", BOLD_DESCENT, "random", 0.5, kinds=("round",)),
+            Phase("restart", BOLD_DESCENT, "random", 0.25, kinds=("cube",)),
         ),
         polish=POLISH,
-        polish_weight=0.3,
+        polish_weight=0.2,
     ),
     long=Table(
         search=(
-            Phase("scout", SCOUT, "input", 0.45, scouted=True),
-            Phase("scout", SLIDE, "incumbent", 0.55, scouted=True),
+            Phase("scout", SCOUT, "input", 0.45, kinds=SCOUTED),
+            Phase("scout", SLIDE, "incumbent", 0.55, kinds=SCOUTED),
             Phase("descend", DESCENT, "input", 1.0),
             Phase("target", DESCENT, "input", 0.4, per="class"),
             Phase("restart", DESCENT, ("random", "flip", "random"), 0.25, per="start", least_starts=3),
-            Phase("propose", PROPOSALS, "incumbent", 0.2, per="budget", scouted=False),
+            Phase("propose", PROPOSALS, "incumbent", 0.2, per="budget", kinds=("cube",)),
         ),
         polish=POLISH,
         polish_weight=1.0,
@@ -260,8 +172,8 @@ NEAR_LINEAR = Profile(
     ),
     long=Table(
         search=(
-            Phase("scout", SCOUT, "input", 0.45, scouted=True),
-            Phase("scout", FLAT_SLIDE, "incumbent", 0.55, scouted=True),
+            Phase("scout", SCOUT, "input", 0.45, kinds=SCOUTED),
+            Phase("scout", FLAT_SLIDE, "incumbent", 0.55, kinds=SCOUTED),
             Phase("descend", DESCENT, "input", 0.5),
             Phase("target", CLASS_SLIDE, "input", 0.4, per="class"),
             Phase("restart", DESCENT, ("flip", "random"), 0.25, per="start", least_starts=3),
@@ -280,7 +192,7 @@ MASKED = Profile(
             Phase("descend", DESCENT, "input", 0.6),
             Phase("target", DESCENT, "input", 0.2, per="class"),
             *2 * (Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),),  # twice as many as elsewhere
-            Phase("propose", PROPOSALS, "incumbent", 0.4, per="budget", scouted=False),
+            Phase("propose", PROPOSALS, "incumbent", 0.4, per="budget", kinds=("cube",)),
         ),
         polish=POLISH,
         polish_weight=0.4,
@@ -298,7 +210,7 @@ SPARSE = Profile(
         search=(
             Phase("corners", CORNERS, "input", 0.5),
             Phase("smooth", SMOOTHED, "input", 1.0),
-            Phase("target", CORNERS, "input", 0.3, per="class"),
+            Phase("target", CORNERS, "input", 0.3, per="class", least_starts=3),
             Phase("restart", (CORNERS, SMOOTHED), "random", 0.4, per="start"),
         ),
         polish=PRUNE,
@@ -342,8 +254,7 @@ class PlannedPhase:
 
 def plan_search(table: Table, norm: Norm, passes: int, classes: int, starts: int) -> list[PlannedPhase]:
     """The search phases, given the passes for search and polish and how many classes and extra starts there are."""
-    scouted = norm.scout_norm is not None
-    phases = [p for p in table.search if p.scouted in (None, scouted) and p.least_starts <= starts]
+    phases = table.search_for(norm, starts)
     times = {"once": 1, "class": classes, "start": starts, "budget": starts}
     weights = sum(times[phase.per] * phase.weight for phase in phases) + table.polish_weight
     passes_per_weight = passes / (weights or 1)
@@ -385,7 +296,7 @@ def truncate(phases: Sequence[PlannedPhase], passes: int) -> list[PlannedPhase]:
 
 def _plan_polish(phases: Sequence[Phase], norm: Norm, passes: int) -> list[PlannedPhase]:
     planned: list[PlannedPhase] = []
-    phases = [phase for phase in phases if phase.scouted in (None, norm.scout_norm is not None)]
+    phases = [phase for phase in phases if kind_of(norm) in phase.kinds]
     for phase in phases:
         left = passes - sum(one.passes for one in planned)
         left -= CLOSING_PASSES if phase is phases[-1] else 0

@@ -30,8 +30,11 @@ from marginattack.core.problem import Problem
 from marginattack.core.types import Labels, Mask, Points
 from marginattack.errors import InputError
 
-PERPENDICULAR = 0.2  # a cosine below which gradients tell nothing about each other
+PERPENDICULAR = 0.3  # a cosine below which gradients tell nothing about each other; in ℓ0 a lower one
+PERPENDICULAR_SPARSE = 0.2
 TURNED = 0.4  # one below which, in ℓ0, steps along the gradient at x₀ cannot be trusted if they hardly lower c
+STRAIGHT = 0.8  # one above which the gradient at x₀ is trusted though it points out of the box
+BLOCKED = 0.5  # the way to the tangent plane without the box, over that inside it: below, the gradient points outside
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
@@ -48,8 +51,8 @@ class Race(Attack):
     ``print(Race().plan(norm="l2", budget=400))`` shows them with their passes. A sample's profile is near-linear
     where a step to the tangent plane of x₀ leaves less than ``trust`` of c, and a gradient whose cosine with that at x₀
     is above 1 − ``trust``, or where that plane is next to x₀; masked where it is far and the gradients are nearly
-    perpendicular; else curved. Where the norm counts coordinates (ℓ0) there are two profiles of its own, unless a bound
-    is infinite. docs/method.md describes each phase.
+    perpendicular, or the gradient points out of the box; else curved. Where the norm counts coordinates (ℓ0) there are
+    two profiles of its own, unless a bound is infinite. docs/method.md describes each phase.
 
     Args:
         passes: What is spent where no budget is given; a budget is spent as a whole.
@@ -81,7 +84,7 @@ class Race(Attack):
 
     passes: int = 400
     candidates: int = 10
-    trust: float = 0.5
+    trust: float = 0.45
     near_linear: Profile = NEAR_LINEAR
     curved: Profile = CURVED
     masked: Profile = MASKED
@@ -103,7 +106,7 @@ class Race(Attack):
 
         groups = [(rows, profile.table(passes)) for rows, profile in self.profiles(problem)]
         with problem.for_search() if low_precision else nullcontext(problem) as search:
-            followed = [self.classes_followed(table, passes) for _, table in groups]
+            followed = [self.classes_followed(table, norm, passes) for _, table in groups]
             classes: list[Labels] = []
             scanned = torch.stack([rows & (number > 0) for (rows, _), number in zip(groups, followed, strict=True)])
             with search.masked(scanned.any(0)) as part:
@@ -168,7 +171,7 @@ class Race(Attack):
         dense, sparse = (self.near_linear, self.curved, self.masked), (self.sparse, self.masked_sparse)
         for profile in sparse if norm.counts else dense:
             table = profile.table(passes)
-            number = min(self.classes_followed(table, passes), classes - 1)
+            number = min(self.classes_followed(table, norm, passes), classes - 1)
             scans[profile.name] = 1 + min(self.classes_scanned(number, passes), classes - 1) if number else 0
             left = passes - PROFILE_PASSES - scans[profile.name]
             phases[profile.name] = truncate(plan_all(table, norm, left, number, passes // PASSES_PER_START), left)
@@ -182,9 +185,9 @@ class Race(Attack):
         curved = ~(near_linear | masked)
         return [(near_linear, self.near_linear), (curved, self.curved), (masked, self.masked)]
 
-    def classes_followed(self, table: Table, passes: int) -> int:
+    def classes_followed(self, table: Table, norm: Norm, passes: int) -> int:
         """How many classes are followed: 3 with 400 passes, 5 with 2,000; none where no phase of the table does."""
-        if not any(phase.per == "class" for phase in table.search):
+        if not any(phase.per == "class" for phase in table.search_for(norm, passes // PASSES_PER_START)):
             return 0
         return min(self.candidates, round(math.sqrt(math.sqrt(passes)) - 1.5) + table.extra_classes)
 
@@ -195,10 +198,11 @@ class Race(Attack):
     def classify(self, problem: Problem) -> tuple[Mask, Mask]:
         """Which samples are near-linear, and which masked.
 
-        Near-linear: a step to the tangent plane of x₀ nearly reaches the boundary, and the gradient hardly turns; or
-        the step is small in every coordinate, so that slides can follow the boundary, lowers c and does not overshoot.
-        Masked: the gradient there is nearly perpendicular to that at x₀, and the step is long; in ℓ0, also where the
-        step hardly lowers c and the gradient turns.
+        Near-linear: a step to the tangent plane of x₀ nearly reaches the boundary, the gradient hardly turns, and the
+        box hardly lengthens the step; or the step is small in every coordinate, so that slides can follow the boundary,
+        lowers c and does not overshoot. Masked: the step is long, and the gradients at its ends are nearly
+        perpendicular or the one at x₀ points out of the box; in ℓ0, also where the step hardly lowers c and the
+        gradient turns.
         """
         problem.observer.mark("profile")
         c, g = problem.value_and_gradient(problem.x0)
@@ -208,14 +212,16 @@ class Race(Attack):
         c_z, g_z = problem.value_and_gradient(z)
         cosine = (L2.steepest(g) * L2.steepest(g_z)).sum(1, keepdim=True)
         moved, farthest = z - problem.x0, problem.box.farthest(problem.x0)
-        widest = LINF.size(farthest)
+        widest, step = LINF.size(farthest), problem.norm.size(moved) * problem.norm.dual(g)  # c without the box
         near = (c_z < c) & torch.isfinite(widest) & (LINF.size(moved) < self.trust * NEAR * widest)
         flat = (c_z < self.trust * c) & (cosine > 1 - self.trust)
-        near_linear = (c_z > -self.trust * c) & (flat | near)
         far = L2.size(moved) > FAR * L2.size(farthest)
-        masked = (cosine < PERPENDICULAR) & far
         if problem.norm.counts:
-            masked |= (cosine < TURNED) & (c_z > self.trust * c)
+            masked = ((cosine < PERPENDICULAR_SPARSE) & far) | ((cosine < TURNED) & (c_z > self.trust * c))
+        else:
+            flat &= (cosine > STRAIGHT) | (c > (1 - self.trust) * step)
+            masked = ((cosine < PERPENDICULAR) | ((cosine < STRAIGHT) & (c < BLOCKED * step))) & far
+        near_linear = (c_z > -self.trust * c) & (flat | near)
         return near_linear[:, 0], (~near_linear & masked)[:, 0]
 
     def nearest_classes(self, problem: Problem, number: int, passes: int) -> list[Labels]:
