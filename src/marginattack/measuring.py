@@ -372,13 +372,16 @@ def _measure_batch(
     low = attack.low_precision(norm, budget)
     parts = by_clarity(session.calibrate(batch.images, logits, low=low), batch, logits, todo) if len(todo) else []
 
-    def solve(rows: Tensor, evaluator: ModelEvaluator) -> Solution:
-        return session.solve(
+    def solve(rows: Tensor, evaluator: ModelEvaluator) -> tuple[Solution, str]:
+        solution = session.solve(
             batch.select(rows), norm, attack, budget=budget, seed=seed, evaluator=evaluator, enough=enough
         )
+        return solution, evaluator.search_precision if solution.low_precision else "float32"
 
     shared = None if isinstance(attack, ExternalAttack) else attack  # which draws for a batch as a whole
-    for rows, solution in solve_parts(session, solve, parts, batch.images, shared):
+    precisions = ["float32"]
+    for rows, (solution, precision) in solve_parts(session, solve, parts, batch.images, shared):
+        precisions.append(precision)
         found = {
             "distance": solution.distance, "adversarial": solution.adversarial, "success": solution.success,
             "adversarial_label": torch.where(solution.success, solution.label, prediction[rows]),
@@ -387,4 +390,4 @@ def _measure_batch(
         }  # fmt: skip
         for name, column in found.items():
             columns[name][rows] = column
-    return columns, lowest_precision([evaluator.search_precision for _, evaluator in parts])
+    return columns, lowest_precision(precisions)

@@ -16,7 +16,6 @@ from marginattack.attacks.race.phases import (
     MASKED_SPARSE,
     NEAR_LINEAR,
     PASSES_PER_START,
-    SHORT,
     SPARSE,
     PlannedPhase,
     Profile,
@@ -96,7 +95,7 @@ class Race(Attack):
     def __call__(self, problem: Problem) -> None:
         passes = problem.budget.remaining if problem.budget.limited else self.passes
         unspent, norm = problem.budget.remaining - passes, problem.norm
-        low_precision = passes >= SHORT and problem.evaluator.for_search is not problem.evaluator
+        low_precision = problem.has_low_precision
 
         def left(rows: Mask) -> int:
             return max(problem.budget.remaining_of(rows), default=unspent) - unspent
