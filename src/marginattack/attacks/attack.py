@@ -7,6 +7,8 @@ from marginattack.core.norms import Norm, is_bundled
 from marginattack.core.problem import Problem
 from marginattack.errors import InputError
 
+LOW_PRECISION_PASSES = 400  # from which on margins were the same (benchmarks/precision.py)
+
 
 class Attack(ABC):
     """The settings of an attack, as a frozen dataclass; calling it with a problem runs the attack.
@@ -40,11 +42,16 @@ class Attack(ABC):
             require_norm(norm, self.norms, type(self).__name__)
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
-        """Whether margins stay the same where the precision of its search is chosen for speed."""
+        """Whether results stay the same where the precision of its search is chosen for speed (docs/speed.md)."""
         return False
 
     @abstractmethod
     def __call__(self, problem: Problem) -> None: ...
+
+
+def keeps_margins(norm: Norm, passes: int) -> bool:
+    """Whether searches for the nearest point were measured to find the same margins in 16 bits."""
+    return norm.tolerates_rounding and passes >= LOW_PRECISION_PASSES
 
 
 def require_norm(norm: Norm, supported: tuple[str, ...], who: str) -> None:

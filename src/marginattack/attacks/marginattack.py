@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from marginattack._deprecation import renamed
-from marginattack.attacks.attack import Attack
+from marginattack.attacks.attack import Attack, keeps_margins
 from marginattack.core.box import Box
 from marginattack.core.budget import BudgetExhausted
 from marginattack.core.norms import L2, Norm
@@ -254,8 +254,8 @@ class MarginAttack(Attack):
             raise InputError(f"gain is {self.gain}: it must be at least 0 and below 1")
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
-        """Not with ``gain``, where samples that stop early have no closing moves."""
-        return not self.gain
+        """As in ``Race``, but not with ``gain``, where samples that stop early have no closing moves."""
+        return not self.gain and keeps_margins(norm, budget or 2 * self.moves * self.restarts)
 
     def __call__(self, problem: Problem) -> None:
         share = problem.budget.remaining // self.restarts

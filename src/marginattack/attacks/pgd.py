@@ -39,6 +39,9 @@ class FixedRadiusAttack(Attack):
         """Search in low precision where there is one; what float32 does not confirm is searched on from there in it."""
         assert self.eps is not None  # see check_norm
         radius, draws = torch.full_like(problem.incumbent.distance, self.eps), problem.draws.fork()
+        if not self.stop:  # a claim that is not confirmed would hide points further out
+            self.within(problem, radius)
+            return
         with problem.for_search(at=(1.0,), claims=True) as search:
             search.solve(partial(self.within, radius=radius))
             points, distance = search.incumbent.points, search.incumbent.distance
@@ -49,7 +52,8 @@ class FixedRadiusAttack(Attack):
                 self.within(replace(again, draws=draws), radius, points)
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
-        return True
+        """Samples that end at their first adversarial point: whether there is one is decided in full precision."""
+        return self.stop
 
     @abstractmethod
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:

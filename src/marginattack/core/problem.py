@@ -37,6 +37,7 @@ from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars
 
 FLIP_SHARE = 0.3  # of the units of a layer
 STEPS_UNTIL_CHECK = 8  # of a plan, after which samples that are finished leave the batch
+LEAST_LOW_PRECISION = 60  # passes left; with fewer, what a confirmation costs is a large share of them
 CONFIRM_AT = (1.0, 1.003, 1.02, 1.1)  # multiples of the distance at which a point of a low-precision search is tried
 
 
@@ -283,7 +284,7 @@ class Problem:
     @property
     def has_low_precision(self) -> bool:
         """Whether ``for_search`` queries in a lower precision."""
-        return self.evaluator.for_search is not self.evaluator
+        return self.evaluator.for_search is not self.evaluator and self.budget.remaining >= LEAST_LOW_PRECISION
 
     @contextmanager
     def for_search(self, *, at: Sequence[float] = CONFIRM_AT, claims: bool = False) -> Iterator["Problem"]:

@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 import torch
 
-from marginattack.attacks.attack import Attack
+from marginattack.attacks.attack import Attack, keeps_margins
 from marginattack.attacks.race.phases import (
     CLOSING,
     CLOSING_PASSES,
@@ -34,7 +34,6 @@ TURNED = 0.4  # one below which, in ℓ0, steps along the gradient at x₀ canno
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
-LOW_PRECISION_PASSES = 400  # from which on the precision of searches may be chosen (benchmarks/precision.py)
 EXACT_PASSES = 80  # of the polish, its last, which are in float32 after a search in low precision
 
 
@@ -125,7 +124,7 @@ class Race(Attack):
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
         """With as many passes as were measured, in norms whose margins rounding hardly changes."""
-        return norm.tolerates_rounding and (budget or self.passes) >= LOW_PRECISION_PASSES
+        return keeps_margins(norm, budget or self.passes)
 
     def without(self, *phases: str) -> "Race":
         """The attack without the search phases of these names ("scout", "descend", "target", "restart", "propose", …).
