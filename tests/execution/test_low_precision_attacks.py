@@ -1,11 +1,12 @@
 """MarginAttack and attacks within a radius in low precision: what is confirmed, searched on, charged and recorded."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from models import inputs, smooth
-from problems import pose
+from problems import pose, validated
 from torch import Tensor, nn
 
 import marginattack as ma
@@ -96,6 +97,7 @@ def test_a_precision_is_chosen_where_it_was_shown_to_keep_results(
     x, y = inputs(model, n=4)
     found = ma.measure(model, x, y, norm, attack=attack, budget=budget)
     assert found.settings["precision"] == chosen
+    assert attack.low_precision(as_norm(norm), budget) == (chosen != "float32")
     check(found, model, x, y, budget)
 
 
@@ -124,7 +126,31 @@ def test_samples_that_cross_by_less_than_the_error_of_low_precision_are_found() 
         full, found = (ma.measure(model, *one, "linf", attack=attack, precision=each) for each in ("float32", "bf16"))
         assert found.success.item() >= full.success.item()
         seen += full.success.item() and found.settings["precision"] == "bf16"
+        attack = replace(attack, eps=0.997 * float(margin[row]))
+        found = ma.measure(model, *one, "linf", attack=attack, precision="bf16")
+        assert not (found.success & (found.distance > attack.eps)).any()  # no point is moved out of the radius
     assert seen > 3
+
+
+def test_a_pass_is_withheld_for_the_confirmation() -> None:
+    model = smooth(dtype=torch.float32)
+    x, y = inputs(model, n=4)
+    near = ma.measure(model, x, y, "linf", budget=100)
+    point = x + 1.05 * (near.adversarial - x)
+
+    def spend(search: ma.Problem) -> None:
+        while True:
+            search.value(point)
+
+    with validated(ma.Classifier(model, precision="bf16"), x, y) as (session, batch):
+        problem = session.problem(batch, ma.LINF, budget=61)
+        with problem.for_search(claims=True) as search:
+            search.solve(spend)
+            assert (problem.budget.forwards == 60).all()
+        confirmed = torch.isfinite(problem.incumbent.distance)[:, 0]
+        assert confirmed.sum() > 1
+        assert problem.budget.forwards.equal(60 + confirmed.long())
+        assert (problem.budget.forwards + problem.budget.left == 61).all()
 
 
 def test_a_reversed_tolerance_counts_what_may_be_adversarial() -> None:
@@ -166,6 +192,8 @@ def test_the_closing_moves_of_marginattack_are_in_float32(monkeypatch: pytest.Mo
     low_part, rest = asked[: 48 + 1 + 12 + 1], asked[48 + 1 + 12 + 1 :]  # pairs, confirmation, closing, last point
     assert low_part == 48 * ["bf16"] + (1 + 12 + 1) * ["float32"]
     assert set(rest) <= {"float32"}  # samples within the error of bf16
+    tight = ma.measure(model, x, y, "l2", attack=attack, precision="bf16", budget=101)
+    assert set((tight.forwards - tight.backwards).tolist()) == {2}  # the confirmation and the last point
     full = ma.measure(model, x, y, "l2", attack=attack, precision="float32")
     assert (low.distance / full.distance).mean() == pytest.approx(1, abs=1e-3)
     asked.clear()
