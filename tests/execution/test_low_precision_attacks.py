@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import standins
 import torch
 from models import inputs, smooth
 from problems import pose, validated
@@ -240,3 +241,22 @@ def test_settings_name_the_precision_that_the_attack_used(attack: Attack, used: 
     assert (found.settings["precision"], full.settings["precision"]) == (used, "float32")
     if used == "float32":
         torch.testing.assert_close(found.distance, full.distance, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("attack", "norm"), [(ma.MarginAttack(moves=60), "l2"), (attacks.PGD(eps=0.3, steps=20), "linf")]
+)
+def test_graphs_of_both_precisions_give_what_eager_passes_give(
+    attack: Attack, norm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, model = standins.install(monkeypatch), Lying()
+    x, y = inputs(model, n=8)
+    plain, captured = (
+        ma.measure(ma.Classifier(model, precision="bf16", graphs=graphs), x, y, norm, attack=attack)
+        for graphs in (False, True)
+    )
+    assert made
+    assert plain.settings["precision"] == captured.settings["precision"] == "bf16"
+    assert captured.success.equal(plain.success)
+    torch.testing.assert_close(captured.distance, plain.distance, rtol=1e-4, atol=0)
+    assert captured.forwards.equal(plain.forwards)
