@@ -59,10 +59,11 @@ def compare_precisions(options: argparse.Namespace) -> dict[str, Any]:
     images, labels = (part[-options.inputs :].cpu() for part in data)
 
     def measure(precision: str, seed: int = 0) -> ma.Margins:
-        return ma.measure(
+        margins: ma.Margins = ma.measure(
             model, images, labels, norm, attack=attack, budget=budget or None, precision=precision, seed=seed,
             batch=512, diagnose=False,
         )  # fmt: skip
+        return margins
 
     with open_session(ma.Classifier(model)) as session:
         batch = session.validate(images, labels)

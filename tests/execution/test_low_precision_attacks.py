@@ -126,10 +126,10 @@ def test_samples_that_cross_by_less_than_the_error_of_low_precision_are_found() 
         one = x[row : row + 1], y[row : row + 1]
         full, found = (ma.measure(model, *one, "linf", attack=attack, precision=each) for each in ("float32", "bf16"))
         assert found.success.item() >= full.success.item()
-        seen += full.success.item() and found.settings["precision"] == "bf16"
-        attack = replace(attack, eps=0.997 * float(margin[row]))
-        found = ma.measure(model, *one, "linf", attack=attack, precision="bf16")
-        assert not (found.success & (found.distance > attack.eps)).any()  # no point is moved out of the radius
+        seen += int(bool(full.success) and found.settings["precision"] == "bf16")
+        eps = 0.997 * float(margin[row])
+        found = ma.measure(model, *one, "linf", attack=replace(attack, eps=eps), precision="bf16")
+        assert not (found.success & (found.distance > eps)).any()  # no point is moved out of the radius
     assert seen > 3
 
 
