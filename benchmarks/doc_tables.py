@@ -59,12 +59,12 @@ def precision_by_budget(*numbers: list[dict[str, Any]]) -> list[str]:
     return table(header, rows)
 
 
-def precision_within(numbers: list[dict[str, Any]]) -> list[str]:
+def precision_within(*numbers: list[dict[str, Any]]) -> list[str]:
     """Samples that an attack within a radius finds in one precision alone (docs/speed.md)."""
     rows = [
         (row["model"], row["attack"], NORMS[row["norm"]], row["precision"], row["lost"], row["gained"],
          row["other seed: lost"], row["other seed: gained"])
-        for row in numbers
+        for record in numbers for row in record
     ]  # fmt: skip
     header = (
         "network", "attack", "norm", "search", "lost", "gained", "float32, other seed: lost",

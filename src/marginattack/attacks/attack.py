@@ -7,7 +7,7 @@ from marginattack.core.norms import Norm, is_bundled
 from marginattack.core.problem import Problem
 from marginattack.errors import InputError
 
-LOW_PRECISION_PASSES = 400  # from which on margins were the same (benchmarks/precision.py)
+LOW_PRECISION_PASSES = 400  # of a search for the nearest point; what changes then is in docs/speed.md
 
 
 class Attack(ABC):
@@ -50,7 +50,7 @@ class Attack(ABC):
 
 
 def keeps_margins(norm: Norm, passes: int) -> bool:
-    """Whether searches for the nearest point were measured to find the same margins in 16 bits."""
+    """Whether a search for the nearest point in 16 bits was measured to hardly change margins."""
     return norm.tolerates_rounding and passes >= LOW_PRECISION_PASSES
 
 
