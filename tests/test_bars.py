@@ -17,6 +17,7 @@ from marginattack.execution import threads as parallel
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import bars
+import record as records
 import speed
 import threads
 
@@ -112,7 +113,7 @@ def test_a_failing_case_does_not_stop_the_others_and_a_record_is_resumed_elsewhe
 
     monkeypatch.setattr(bars, "subprocess", SimpleNamespace(run=run, CalledProcessError=subprocess.CalledProcessError))
     monkeypatch.setenv("OUT", str(tmp_path))
-    record, only = tmp_path / f"bars-{speed.DEVICE}.json", ["--only", "cold", "resnet50:64:400"]
+    record, only = tmp_path / f"bars-{records.DEVICE}.json", ["--only", "cold", "resnet50:64:400"]
     for parts, more in (("a", []), ("b", ["--resume", str(record)])):
         monkeypatch.setattr(sys, "argv", ["bars.py", "--parts", str(tmp_path / parts), *only, *more])
         with pytest.raises(SystemExit, match="1"):
