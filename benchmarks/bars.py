@@ -1,12 +1,16 @@
 r"""What a release must reach on a GPU, each figure next to its bar, in about 10 minutes on one H200.
 
-    PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/bars.py [--only WORD …] [--limit 45]
+    PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/bars.py [--only WORD …] [--limit 45] [--resume RECORD]
 
 PACKAGES has timm, adv-lib and foolbox. Each case is a process of its own: four networks of timm, each with 400 and with
 2,000 passes (benchmarks/speed.py: the bare model, eager and as a graph, and attacks of other libraries in the same
-rounds; five rounds, or as many as fit into ``--limit`` seconds); the first ``measure`` of a process; accuracy
-(benchmarks/precision.py) is measured apart. The numbers of a case are kept in $OUT/parts, so that the same command
-continues where it was interrupted; remove that folder to begin anew. The record is bars-DEVICE.
+rounds; five rounds, or as many as fit into ``--limit`` seconds); the first ``measure`` of a process, on a machine as it
+comes and once Triton has compiled its kernels there. Accuracy (benchmarks/precision.py) is measured apart.
+
+The record, bars-DEVICE, is written after each case. The numbers of a case are also kept in ``--parts`` (.cache/bars),
+so that the same command continues where it was interrupted; remove that folder to begin anew. On another machine,
+``--resume`` takes the cases of an earlier record. A case that fails does not stop the others. Exit code 1: a bar was
+missed, or could not be measured.
 """
 
 import argparse
@@ -17,12 +21,13 @@ import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from math import isnan, nan
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from record import DEVICE, RECORDS, write
+from record import DEVICE, write
 from torch import Tensor, nn
 
 BATCHES = {"cifar-resnet18": 256, "resnet50": 64, "vit-base": 64, "convnext-tiny": 64}
@@ -30,17 +35,25 @@ PASSES = (400, 2000)
 ROUNDS = 5
 CONTENDERS = ("bare plain float32", "bare graph", "adv-lib", "foolbox DDN", "race l2")
 LIMIT = 45  # seconds of rounds per case: eight cases, their warm-ups and start-ups take about 10 minutes
-COLD = "cold start"
+COLD = {  # cases, and what they measure; the first one compiles Triton's kernels where the machine has none
+    "cold start": "first measure of 128 images on a ResNet-20, seconds",
+    "cold start again": "the same in a second process, seconds",
+}
 OF_PEER, OF_BARE, COLD_SECONDS, OF_MEMORY = 0.6, 1.25, 1.5, 1.5  # the bars
 PEERS = ("adv-lib DDN", "adv-lib FMN", "foolbox DDN")  # as they come
 
 
 class Figure(NamedTuple):
-    """A measured figure, and the most that it may be."""
+    """A measured figure, and the most that it may be; NaN where it could not be measured."""
 
     name: str
     value: float
     most: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether the bar was met."""
+        return "not measured" if isnan(self.value) else "met" if self.value <= self.most else "missed"
 
 
 class Small(nn.Module):
@@ -88,15 +101,28 @@ def cold_start(n: int = 128) -> dict[str, float]:
 
 def cases() -> list[str]:
     """All cases, those that take longest last."""
-    return [COLD, *(f"{name}:{batch}:{passes}" for passes in PASSES for name, batch in BATCHES.items())]
+    return [*COLD, *(f"{name}:{batch}:{passes}" for passes in PASSES for name, batch in BATCHES.items())]
 
 
-def run_case(case: str, folder: Path, limit: float) -> Any:
-    """The numbers of a case: as they were measured before, or from a process of its own."""
-    part = folder / f"{case.replace(':', '-').replace(' ', '-')}.json"
+def part_of(case: str, folder: Path) -> Path:
+    """Where the numbers of a case are kept."""
+    return folder / f"{case.replace(':', '-').replace(' ', '-')}.json"
+
+
+def restore_parts(record: Path, folder: Path) -> None:
+    """Take the cases of an earlier record as measured."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = json.loads(record.read_text())
+    for each, conditions in zip(found["numbers"], found["parts"], strict=True):
+        part_of(each["case"], folder).write_text(json.dumps({"conditions": conditions, "numbers": each["numbers"]}))
+
+
+def run_case(case: str, folder: Path, limit: float) -> dict[str, Any]:
+    """The conditions and numbers of a case: as they were measured before, or from a process of its own."""
+    part = part_of(case, folder)
     if not part.exists():
-        if case == COLD:
-            command = [__file__, "--cold-start"]
+        if case in COLD:
+            command = [__file__, "--cold-start", part.stem]
         else:
             name, batch, passes = case.split(":")
             command = [
@@ -106,26 +132,28 @@ def run_case(case: str, folder: Path, limit: float) -> Any:
             ]  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
         subprocess.run([sys.executable, *command], check=True, env={**os.environ, "OUT": str(folder)})
-    return json.loads(part.read_text())["numbers"]
+    found: dict[str, Any] = json.loads(part.read_text())
+    return found
 
 
 def figures(case: str, numbers: Any) -> Iterator[Figure]:
     """What a case says about the bars."""
-    if case == COLD:
-        yield Figure("first measure of 128 images on a ResNet-20, seconds", numbers["first"], COLD_SECONDS)
+    if case in COLD:
+        yield Figure(COLD[case], numbers["first"], COLD_SECONDS)
         return
     (found,) = numbers
     rows = {row["name"]: row for row in found["rows"]}
     ours = rows["race l2"]
     name = f"{found['model']}, {found['passes']} passes"
     peers = [_ratio(ours, rows[peer]) for peer in PEERS if peer in rows]
-    if peers:
-        yield Figure(f"{name}: time over that of the fastest other library", max(peers), OF_PEER)
-    bare = [_ratio(ours, row) for each, row in rows.items() if each.startswith("bare graph bf16")]
-    if bare and found["passes"] == PASSES[-1]:
-        yield Figure(f"{name}: time over that of the bare model in bf16", max(bare), OF_BARE)
-    if (plain := rows.get("bare plain float32")) is not None and plain["MiB"] and found["model"] == "vit-base":
-        yield Figure(f"{name}: memory over that of the bare model", ours["MiB"] / plain["MiB"], OF_MEMORY)
+    of_peer = max(peers) if len(peers) == len(PEERS) else nan  # without one of them, the fastest is not known
+    yield Figure(f"{name}: time over that of the fastest other library", of_peer, OF_PEER)
+    if found["passes"] == PASSES[-1]:
+        bare = [_ratio(ours, row) for each, row in rows.items() if each.startswith("bare graph bf16")]
+        yield Figure(f"{name}: time over that of the bare model in bf16", max(bare, default=nan), OF_BARE)
+    if found["model"] == "vit-base":
+        plain = rows.get("bare plain float32", {}).get("MiB", 0)
+        yield Figure(f"{name}: memory over that of the bare model", ours["MiB"] / plain if plain else nan, OF_MEMORY)
 
 
 def _ratio(row: dict[str, Any], other: dict[str, Any]) -> float:
@@ -138,22 +166,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD")
     parser.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS")
-    parser.add_argument("--cold-start", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--parts", type=Path, default=Path(".cache/bars"), metavar="FOLDER")
+    parser.add_argument("--resume", type=Path, metavar="RECORD")
+    parser.add_argument("--cold-start", metavar="RECORD", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.cold_start:
-        write(COLD.replace(" ", "-"), cold_start())
+    if options.cold_start is not None:
+        write(options.cold_start, cold_start())
         return
-    folder, results = Path(os.environ.get("OUT", RECORDS)) / "parts", []
+    if options.resume is not None:
+        restore_parts(options.resume, options.parts)
+    results, parts, verdicts = [], [], []
     for case in cases():
         if not any(word in case for word in options.only):
             continue
-        numbers = run_case(case, folder, options.limit)
-        found = list(figures(case, numbers))
-        results.append({"case": case, "numbers": numbers, "figures": [each._asdict() for each in found]})
+        try:
+            measured = run_case(case, options.parts.absolute(), options.limit)
+        except subprocess.CalledProcessError as error:
+            print(f"{case}: not measured, exit code {error.returncode}", flush=True)
+            verdicts.append("not measured")
+            continue
+        found = list(figures(case, measured["numbers"]))
+        figures_of_case = [{**each._asdict(), "value": None if isnan(each.value) else each.value} for each in found]
+        results.append({"case": case, "numbers": measured["numbers"], "figures": figures_of_case})
+        parts.append(measured["conditions"])
         for each in found:
-            verdict = "met" if each.value <= each.most else "missed"
-            print(f"{each.name}: {each.value:.3g}, at most {each.most:g}: {verdict}", flush=True)
-        write(f"bars-{DEVICE}", results)
+            print(f"{each.name}: {each.value:.3g}, at most {each.most:g}: {each.verdict}", flush=True)
+            verdicts.append(each.verdict)
+        write(f"bars-{DEVICE}", results, parts=parts)
+    sys.exit(int(set(verdicts) != {"met"}))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 from marginattack.reproduce.markdown import table
 
 HEADER = ("model", "batch", "search of Race", "over the plain model", "over the fastest library", "which is")
-NORMS = {"l2": "ℓ2", "linf": "ℓ∞"}
+NORMS = {"l1": "ℓ1", "l2": "ℓ2", "linf": "ℓ∞"}
 
 
 def core(numbers: dict[str, Any], conditions: dict[str, Any]) -> list[str]:
@@ -40,6 +40,35 @@ def precision(numbers: list[dict[str, Any]]) -> list[str]:
     header = (
         "network", "norm", "search", "ratio of means", "median ratio", "above 1.05", "below 0.95",
         "float32, other seed: ratio of means",
+    )  # fmt: skip
+    return table(header, rows)
+
+
+def precision_by_budget(*numbers: list[dict[str, Any]]) -> list[str]:
+    """The same by attack and budget (docs/speed.md)."""
+    rows = [
+        (row["model"], row["attack"], NORMS[row["norm"]], row["budget"], row["precision"],
+         f"{row['ratio of means']:.4f}", f"{row['± mean ratio']:.4f}", f"{row['median ratio']:.4f}",
+         f"{row['worst']:.3f}", row["lost"])
+        for record in numbers for row in record
+    ]  # fmt: skip
+    header = (
+        "network", "attack", "norm", "passes", "search", "ratio of means", "± mean ratio", "median ratio", "worst",
+        "lost",
+    )  # fmt: skip
+    return table(header, rows)
+
+
+def precision_within(*numbers: list[dict[str, Any]]) -> list[str]:
+    """Samples that an attack within a radius finds in one precision alone (docs/speed.md)."""
+    rows = [
+        (row["model"], row["attack"], NORMS[row["norm"]], row["precision"], row["lost"], row["gained"],
+         row["other seed: lost"], row["other seed: gained"])
+        for record in numbers for row in record
+    ]  # fmt: skip
+    header = (
+        "network", "attack", "norm", "search", "lost", "gained", "float32, other seed: lost",
+        "float32, other seed: gained",
     )  # fmt: skip
     return table(header, rows)
 

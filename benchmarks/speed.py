@@ -5,7 +5,8 @@ r"""The time of a pass: the bare model, our attacks and those of other libraries
         [--rounds 5] [--limit SECONDS] [--record NAME]
 
 In every round each contender runs once, in turn; ratios are taken within a round, and the record holds the median of
-the rounds and their spread. Everything has run before, so captured graphs and compiled code exist; their memory counts.
+the rounds and their spread. Everything has run before, so captured graphs, compiled code and copies of the model exist;
+their memory counts.
 The unit is a forward and a backward with respect to the input. "bare" is the model alone, eager or as a CUDA graph, in
 full float32, tf32 or bf16, with its memory format as it comes or channels last. Other libraries run with torch's
 default precision flags, adv-lib also with a model in bf16. Four cases are networks of timm with random weights: the
@@ -95,11 +96,16 @@ def clock() -> float:
     return time.process_time()
 
 
+def allocated() -> int:
+    """The bytes of the GPU memory that tensors hold now."""
+    return torch.cuda.memory_allocated() if CUDA else 0
+
+
 def time_pass(run: Contender) -> tuple[float, float]:
     """Seconds per forward and backward, and the peak of the GPU memory that they took, in MiB."""
     if CUDA:
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+    before = allocated()
     began = clock()
     passes = run()
     seconds = clock() - began
@@ -278,12 +284,14 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
     reasons: dict[str, Any] = {}
     with ExitStack() as stack:
         for mode, classifier in classifiers.items():
+            before = allocated()
             session = stack.enter_context(open_session(classifier))
             batch = session.validate(x, y)
             ours = our_attacks(session, batch, options.passes, mode)
+            copies = (allocated() - before) / 2**20  # of the model: folded, in 16 bits
             for each, run in select(ours, options.only).items():
                 contenders[each] = run
-                memory[each] = max(time_pass(run)[1] for _ in range(options.warm_ups))
+                memory[each] = copies + max(time_pass(run)[1] for _ in range(options.warm_ups))
             low = session.calibrate(batch.images, low=Race().low_precision(L2, options.passes))
             reasons[mode] = session.describe(low.search_precision)
         rounds: list[dict[str, tuple[float, float]]] = []

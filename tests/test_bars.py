@@ -2,8 +2,11 @@
 
 import argparse
 import json
+import subprocess
 import sys
+from math import nan
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from marginattack.execution import threads as parallel
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import bars
+import record as records
 import speed
 import threads
 
@@ -23,7 +27,7 @@ def test_every_network_of_timm_is_a_case_with_400_and_with_2000_passes() -> None
     assert set(bars.BATCHES) == set(speed.RANDOM) == networks
     sizes = {f"{name}:{batch}" for name, batch in bars.BATCHES.items()}
     assert sizes <= set(speed.CASES["cuda"])
-    assert bars.cases() == [bars.COLD, *(f"{size}:{passes}" for passes in (400, 2000) for size in bars_in_order())]
+    assert bars.cases() == [*bars.COLD, *(f"{size}:{passes}" for passes in (400, 2000) for size in bars_in_order())]
 
 
 def bars_in_order() -> list[str]:
@@ -39,14 +43,28 @@ def test_figures_are_ratios_within_a_round_to_the_fastest_other_library_and_to_t
         timed("bare plain float32", [9.0, 9.0, 9.0], 100), timed("bare graph float32", [8.0, 8.0, 8.0]),
         timed("bare graph bf16", [4.0, 2.0, 4.0]), timed("bare graph bf16 channels last", [5.0, 5.0, 5.0]),
         timed("adv-lib DDN", [10.0, 5.0, 10.0]), timed("adv-lib FMN", [12.0, 6.0, 12.0]),
-        timed("adv-lib DDN bf16", [1.0, 1.0, 1.0]), timed("race l2", [5.0, 2.5, 5.0], 140),
+        timed("foolbox DDN", [20.0, 20.0, 20.0]), timed("adv-lib DDN bf16", [1.0, 1.0, 1.0]),
+        timed("race l2", [5.0, 2.5, 5.0], 140),
     ]  # fmt: skip
     case = {"model": "vit-base", "passes": 2000, "rows": rows}
     found = {each.most: each.value for each in bars.figures("vit-base:64:2000", [case])}
     assert found == {bars.OF_PEER: 0.5, bars.OF_BARE: 1.25, bars.OF_MEMORY: 1.4}
-    assert [each.value for each in bars.figures(bars.COLD, {"first": 2.0, "second": 0.5})] == [2.0]
+    for cold in bars.COLD:
+        assert [each.value for each in bars.figures(cold, {"first": 2.0, "second": 0.5})] == [2.0]
     case = {"model": "resnet50", "passes": 400, "rows": rows}
     assert [each.most for each in bars.figures("resnet50:64:400", [case])] == [bars.OF_PEER]
+    assert [bars.Figure("", value, 1.0).verdict for value in (1.0, 1.1, nan)] == ["met", "missed", "not measured"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "bar"),
+    [("foolbox DDN", bars.OF_PEER), ("bare graph bf16", bars.OF_BARE), ("bare plain float32", bars.OF_MEMORY)],
+)
+def test_a_bar_that_cannot_be_measured_is_not_met(missing: str, bar: float) -> None:
+    names = ("bare plain float32", "bare graph bf16", *bars.PEERS, "race l2")
+    rows = [timed(name, [1.0], 100) for name in names if name != missing]
+    found = bars.figures("vit-base:64:2000", [{"model": "vit-base", "passes": 2000, "rows": rows}])
+    assert [each.most for each in found if each.verdict == "not measured"] == [bar]
 
 
 def test_a_case_runs_in_a_process_of_its_own_and_is_not_run_again(
@@ -57,11 +75,11 @@ def test_a_case_runs_in_a_process_of_its_own_and_is_not_run_again(
     def run(command: list[str], *, check: bool, env: dict[str, str]) -> None:
         ran.append(command)
         name = command[command.index("--record") + 1]
-        (Path(env["OUT"]) / f"{name}.json").write_text(json.dumps({"numbers": [1]}))
+        (Path(env["OUT"]) / f"{name}.json").write_text(json.dumps({"conditions": {}, "numbers": [1]}))
 
     monkeypatch.setattr("bars.subprocess.run", run)
     for _ in range(2):
-        assert bars.run_case("resnet50:64:400", tmp_path / "parts", limit=3) == [1]
+        assert bars.run_case("resnet50:64:400", tmp_path / "parts", limit=3)["numbers"] == [1]
     assert len(ran) == 1
     monkeypatch.setattr(sys, "argv", ["speed.py", *ran[0][2:]])
     options = speed.parse()
@@ -79,6 +97,35 @@ def test_a_case_of_a_small_network_is_timed_for_as_long_as_the_limit_allows(monk
         found = speed.measure_case("small:4", {}, speed.parse())
         assert {len(row["rounds"]) for row in found["rows"]} == {rounds}
         assert {"bare plain float32", "race l2"} <= {row["name"] for row in found["rows"]}
+
+
+def test_a_failing_case_does_not_stop_the_others_and_a_record_is_resumed_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def run(command: list[str], *, check: bool, env: dict[str, str]) -> None:
+        if "--cold-start" not in command:
+            raise subprocess.CalledProcessError(3, command)
+        ran.append(name := command[-1])
+        part = {"conditions": {"command": name}, "numbers": {"first": 1.0}}
+        (Path(env["OUT"]) / f"{name}.json").write_text(json.dumps(part))
+
+    monkeypatch.setattr(bars, "subprocess", SimpleNamespace(run=run, CalledProcessError=subprocess.CalledProcessError))
+    monkeypatch.setenv("OUT", str(tmp_path))
+    record, only = tmp_path / f"bars-{records.DEVICE}.json", ["--only", "cold", "resnet50:64:400"]
+    for parts, more in (("a", []), ("b", ["--resume", str(record)])):
+        monkeypatch.setattr(sys, "argv", ["bars.py", "--parts", str(tmp_path / parts), *only, *more])
+        with pytest.raises(SystemExit, match="1"):
+            bars.main()
+        assert ran == ["cold-start", "cold-start-again"]
+        assert "resnet50:64:400: not measured, exit code 3" in capsys.readouterr().out
+    found = json.loads(record.read_text())
+    assert [each["case"] for each in found["numbers"]] == list(bars.COLD)
+    assert [part["command"] for part in found["parts"]] == ran
+    monkeypatch.setattr(sys, "argv", ["bars.py", "--parts", str(tmp_path / "b"), "--only", "cold"])
+    with pytest.raises(SystemExit, match="0"):
+        bars.main()
 
 
 def small(batch: int) -> Any:

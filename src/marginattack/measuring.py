@@ -97,10 +97,10 @@ def measure(
         ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
         batch: How many inputs are attacked at a time: 256 unless stated, on a CPU as many of them as fit into half of
             the free memory; halved, down to one, when memory runs out.
-        precision: In which ``Race`` searches, from 200 passes on: "float32", "tf32", "bf16", "fp16", or "auto" (the
-            default): fp16 or bf16 on a GPU, in ℓ2 and ℓ∞, with 400 passes or more, where it hardly changes logits and
-            gradients; else float32. What a search finds is confirmed and refined in float32. The result's
-            ``settings["precision"]`` is what was used.
+        precision: In which ``Race``, ``MarginAttack`` and attacks within a radius search: "float32", "tf32", "bf16",
+            "fp16", or "auto" (the default): on a GPU, fp16 or bf16 where it hardly changes logits and gradients, else
+            float32; for margins in ℓ2 and ℓ∞ with 400 passes or more alone. What a search finds is confirmed in
+            float32, and margins are refined in it. The result's ``settings["precision"]`` is what was used.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.
         progress: Whether to show a progress bar and an estimate of the time at the start; or a function that is called
             with the number of samples done.
@@ -372,13 +372,16 @@ def _measure_batch(
     low = attack.low_precision(norm, budget)
     parts = by_clarity(session.calibrate(batch.images, logits, low=low), batch, logits, todo) if len(todo) else []
 
-    def solve(rows: Tensor, evaluator: ModelEvaluator) -> Solution:
-        return session.solve(
+    def solve(rows: Tensor, evaluator: ModelEvaluator) -> tuple[Solution, str]:
+        solution = session.solve(
             batch.select(rows), norm, attack, budget=budget, seed=seed, evaluator=evaluator, enough=enough
         )
+        return solution, evaluator.search_precision if solution.low_precision else "float32"
 
     shared = None if isinstance(attack, ExternalAttack) else attack  # which draws for a batch as a whole
-    for rows, solution in solve_parts(session, solve, parts, batch.images, shared):
+    precisions = ["float32"]
+    for rows, (solution, precision) in solve_parts(session, solve, parts, batch.images, shared):
+        precisions.append(precision)
         found = {
             "distance": solution.distance, "adversarial": solution.adversarial, "success": solution.success,
             "adversarial_label": torch.where(solution.success, solution.label, prediction[rows]),
@@ -387,4 +390,4 @@ def _measure_batch(
         }  # fmt: skip
         for name, column in found.items():
             columns[name][rows] = column
-    return columns, lowest_precision([evaluator.search_precision for _, evaluator in parts])
+    return columns, lowest_precision(precisions)

@@ -7,6 +7,8 @@ from marginattack.core.norms import Norm, is_bundled
 from marginattack.core.problem import Problem
 from marginattack.errors import InputError
 
+LOW_PRECISION_PASSES = 400  # of a search for the nearest point; what changes then is in docs/speed.md
+
 
 class Attack(ABC):
     """The settings of an attack, as a frozen dataclass; calling it with a problem runs the attack.
@@ -40,11 +42,16 @@ class Attack(ABC):
             require_norm(norm, self.norms, type(self).__name__)
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
-        """Whether margins stay the same where the precision of its search is chosen for speed."""
+        """Whether results stay the same where the precision of its search is chosen for speed (docs/speed.md)."""
         return False
 
     @abstractmethod
     def __call__(self, problem: Problem) -> None: ...
+
+
+def keeps_margins(norm: Norm, passes: int) -> bool:
+    """Whether a search for the nearest point in 16 bits was measured to hardly change margins."""
+    return norm.tolerates_rounding and passes >= LOW_PRECISION_PASSES
 
 
 def require_norm(norm: Norm, supported: tuple[str, ...], who: str) -> None:

@@ -10,7 +10,7 @@ lists every deviation.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, final
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from marginattack._deprecation import renamed
-from marginattack.attacks.attack import Attack
+from marginattack.attacks.attack import Attack, keeps_margins
 from marginattack.core.box import Box
 from marginattack.core.budget import BudgetExhausted
 from marginattack.core.norms import L2, Norm
@@ -253,6 +253,10 @@ class MarginAttack(Attack):
         if not 0 <= self.gain < 1:
             raise InputError(f"gain is {self.gain}: it must be at least 0 and below 1")
 
+    def low_precision(self, norm: Norm, budget: int | None) -> bool:
+        """As in ``Race``, but not with ``gain``, where samples that stop early have no closing moves."""
+        return not self.gain and keeps_margins(norm, budget or 2 * self.moves * self.restarts)
+
     def __call__(self, problem: Problem) -> None:
         share = problem.budget.remaining // self.restarts
         for restart in range(self.restarts):
@@ -268,7 +272,8 @@ class MarginAttack(Attack):
         classes = min(self.candidates, problem.evaluator.classes - 1)
         scans = 0 if self.follow or problem.targeted else min(self.scans, passes // (4 * classes))
         # Where the budget does not pay for all moves, fewer are planned, so that the closing moves are included.
-        passes -= before - problem.budget.remaining + scans * (classes - 1) + len(near) + 1
+        ends = 2 if problem.has_low_precision else 1  # forwards of a run: its last point, and the confirmation
+        passes -= before - problem.budget.remaining + scans * (classes - 1) + ends * (len(near) + 1)
         moves = max(1, min(self.moves, passes // 2))
         share = moves // (len(near) + 2)
         for label in near:
@@ -281,18 +286,20 @@ class MarginAttack(Attack):
                 self.close(without_point, x, self.rescue)
 
     def run(self, problem: Problem, x: Points, moves: int, scans: int) -> None:
-        """Pairs of moves from x, then the closing moves."""
+        """Pairs of moves from x, in low precision where there is one, then the closing moves in full precision."""
         problem.observer.mark("")
         pairs = (moves - round(min(self.closing / self.moves, 0.5) * moves)) // 2
-        for k in range(min(scans, pairs)):
-            z = self.scan(problem, x, self.alpha(k, pairs), self.offset(k, pairs))
-            x = project(problem, self.projection, z, self.beta(k, pairs))
-        plan = [(self.alpha(k, pairs), self.offset(k, pairs), self.beta(k, pairs)) for k in range(pairs)][scans:]
         step, closing = PairStep(self.restoration, self.projection), moves - 2 * pairs
+        with nullcontext(problem) if self.gain else problem.for_search(at=(1.0,)) as search:
+            for k in range(min(scans, pairs)):
+                z = self.scan(search, x, self.alpha(k, pairs), self.offset(k, pairs))
+                x = project(search, self.projection, z, self.beta(k, pairs))
+            plan = [(self.alpha(k, pairs), self.offset(k, pairs), self.beta(k, pairs)) for k in range(pairs)][scans:]
+            if not self.gain:
+                (x,) = search.run(step, plan, x)
         if self.gain:
             self.run_while_gaining(problem, x, step, plan, closing)
         else:
-            (x,) = problem.run(step, plan, x)
             self.close(problem, x, closing)
 
     def run_while_gaining(

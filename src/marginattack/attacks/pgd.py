@@ -5,7 +5,8 @@ r"""PGD (Madry, Makelov, Schmidt, Tsipras, Vladu 2018): minimise a loss inside a
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, final
 
 import torch
@@ -35,8 +36,24 @@ class FixedRadiusAttack(Attack):
             raise InputError(f"{name} has no radius: give one, {name}(eps=8/255), or its name with one, NAME@8/255")
 
     def __call__(self, problem: Problem) -> None:
+        """Search in low precision where there is one; what float32 does not confirm is searched on from there in it."""
         assert self.eps is not None  # see check_norm
-        self.within(problem, torch.full_like(problem.incumbent.distance, self.eps))
+        radius, draws = torch.full_like(problem.incumbent.distance, self.eps), problem.draws.fork()
+        if not self.stop:  # a claim that is not confirmed would hide points further out
+            self.within(problem, radius)
+            return
+        with problem.for_search(at=(1.0,), claims=True) as search:
+            search.solve(partial(self.within, radius=radius))
+            points, distance = search.incumbent.points, search.incumbent.distance
+        unconfirmed = (distance < problem.incumbent.distance)[:, 0]
+        if search is not problem and bool(unconfirmed.any()):
+            problem.budget.activate(unconfirmed)
+            with problem.masked(unconfirmed) as again:
+                self.within(replace(again, draws=draws), radius, points)
+
+    def low_precision(self, norm: Norm, budget: int | None) -> bool:
+        """Samples that end at their first adversarial point: whether there is one is decided in full precision."""
+        return self.stop
 
     @abstractmethod
     def within(self, problem: Problem, radius: Scalars, start: Points | None = None) -> None:

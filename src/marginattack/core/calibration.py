@@ -27,6 +27,11 @@ class Tolerance:
         """The tolerance for logits of these sizes."""
         return (self.relative * size).clamp(min=self.absolute)
 
+    @property
+    def reversed(self) -> "Tolerance":
+        """Its absolute part below zero: a point counts unless it is clear that it is not adversarial."""
+        return Tolerance(-1.0, -self.absolute)
+
 
 def tolerance_for(rounding_unit: float, batch_noise: float) -> Tolerance:
     """The tolerance of a model with this unit of rounding whose logits change by that much with the batch."""

@@ -65,7 +65,7 @@ class Classifier:
         fixed: A boolean mask that broadcasts to an input: these features stay as they are, at any value.
         batch_size: The most inputs per pass.
         graphs: Whether repeated passes on a GPU are captured as CUDA graphs.
-        precision: In which ``Race`` searches: "float32", "tf32", "bf16", "fp16", or "auto", the default: on a GPU
+        precision: In which attacks search: "float32", "tf32", "bf16", "fp16", or "auto", the default: on a GPU
             fp16 or bf16 where it hardly changes logits, else float32. What it finds is confirmed in float32.
         compiled: Whether ``torch.compile`` compiles the model for full batches, on a GPU.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details. Such a

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Event
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -36,6 +37,7 @@ from marginattack.core.types import Goals, Labels, Logits, Mask, Points, Scalars
 
 FLIP_SHARE = 0.3  # of the units of a layer
 STEPS_UNTIL_CHECK = 8  # of a plan, after which samples that are finished leave the batch
+LEAST_LOW_PRECISION = 60  # passes left; with fewer, what a confirmation costs is a large share of them
 CONFIRM_AT = (1.0, 1.003, 1.02, 1.1)  # multiples of the distance at which a point of a low-precision search is tried
 
 
@@ -140,6 +142,7 @@ class Problem:
         draws: Random numbers: ``draws.uniform()``.
         observer: Receives every query.
         enough: A sample is finished once its incumbent is at this distance or nearer; None: no distance is enough.
+        searched: Set once a view has queried in a lower precision.
 
     Example:
         >>> import marginattack as ma
@@ -166,6 +169,7 @@ class Problem:
     draws: Draws
     observer: Observer = field(default_factory=Observer)
     enough: float | None = None
+    searched: Event = field(default_factory=Event)
 
     def solve(self, attack: Callable[["Problem"], None]) -> None:
         """Run the attack until it returns or no sample can be queried any more."""
@@ -277,30 +281,41 @@ class Problem:
         """A view with other goals."""
         return replace(self, goals=goals)
 
+    @property
+    def has_low_precision(self) -> bool:
+        """Whether ``for_search`` queries in a lower precision."""
+        return self.evaluator.for_search is not self.evaluator and self.budget.remaining >= LEAST_LOW_PRECISION
+
     @contextmanager
-    def for_search(self) -> Iterator["Problem"]:
+    def for_search(self, *, at: Sequence[float] = CONFIRM_AT, claims: bool = False) -> Iterator["Problem"]:
         """A view that queries in the precision of the search; what it finds is confirmed in full precision at the end.
 
-        Points that full precision does not confirm are tried a little further out. Where the budget is spent, the
-        point is kept: verification decides.
+        Points that full precision does not confirm are tried further out, ``at`` multiples of their distance. Where
+        the budget is spent, the point is kept: verification decides. With ``claims``, points within the error of that
+        precision count as found too, and a pass per sample is withheld for the confirmation.
         """
-        if self.evaluator.for_search is self.evaluator:
+        if not self.has_low_precision:
             yield self
             return
-        points, distance = self.incumbent.points, self.incumbent.distance
+        self.searched.set()
+        points, distance, low = self.incumbent.points, self.incumbent.distance, self.evaluator.for_search
+        if claims:
+            low = replace(low, tolerance=low.tolerance.reversed)
+        self.budget.left -= int(claims)
         try:
-            yield replace(self, evaluator=self.evaluator.for_search)
+            yield replace(self, evaluator=low)
         finally:
-            self._confirm(points, distance)
+            self.budget.left += int(claims)
+            self._confirm(points, distance, at)
 
-    def _confirm(self, points: Points, distance: Scalars) -> None:
+    def _confirm(self, points: Points, distance: Scalars, at: Sequence[float]) -> None:
         """Query again, in full precision, what was found since these were the incumbents."""
         incumbent = self.incumbent
         x, size = incumbent.points, incumbent.distance
         new = (size < distance)[:, 0]
         able = (self.budget.left > 0).to(new.device)
         incumbent.points, incumbent.distance = points, distance
-        for factor in CONFIRM_AT:
+        for factor in at:
             pending = new & able & (incumbent.distance >= distance)[:, 0]
             with suppress(BudgetExhausted):
                 view = replace(self, budget=self.budget.masked(pending, of_all=True))

@@ -109,6 +109,7 @@ class Solution:
     forwards: Tensor
     backwards: Tensor
     history: History
+    low_precision: bool  # whether it was searched in a lower precision
 
 
 class Session:
@@ -342,7 +343,7 @@ class Session:
             adversarial=torch.where(success.view(-1, *[1] * (x.ndim - 1)), adversarial, x),
             distance=torch.where(success, distance, torch.inf), label=label, success=success, rejected=found & ~holds,
             forwards=draws * problem.budget.forwards, backwards=draws * problem.budget.backwards,
-            history=problem.incumbent.history,
+            history=problem.incumbent.history, low_precision=problem.searched.is_set(),
         )  # fmt: skip
 
     def verify(self, batch: Batch, points: Tensor) -> tuple[Mask, Labels]:

@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 import torch
 
-from marginattack.attacks.attack import Attack
+from marginattack.attacks.attack import Attack, keeps_margins
 from marginattack.attacks.race.phases import (
     CLOSING,
     CLOSING_PASSES,
@@ -16,7 +16,6 @@ from marginattack.attacks.race.phases import (
     MASKED_SPARSE,
     NEAR_LINEAR,
     PASSES_PER_START,
-    SHORT,
     SPARSE,
     PlannedPhase,
     Profile,
@@ -38,7 +37,6 @@ BLOCKED = 0.5  # the way to the tangent plane without the box, over that inside 
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
-LOW_PRECISION_PASSES = 400  # from which on the precision of searches may be chosen (benchmarks/precision.py)
 EXACT_PASSES = 80  # of the polish, its last, which are in float32 after a search in low precision
 
 
@@ -99,7 +97,7 @@ class Race(Attack):
     def __call__(self, problem: Problem) -> None:
         passes = problem.budget.remaining if problem.budget.limited else self.passes
         unspent, norm = problem.budget.remaining - passes, problem.norm
-        low_precision = passes >= SHORT and problem.evaluator.for_search is not problem.evaluator
+        low_precision = problem.has_low_precision
 
         def left(rows: Mask) -> int:
             return max(problem.budget.remaining_of(rows), default=unspent) - unspent
@@ -129,7 +127,7 @@ class Race(Attack):
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
         """With as many passes as were measured, in norms whose margins rounding hardly changes."""
-        return norm.tolerates_rounding and (budget or self.passes) >= LOW_PRECISION_PASSES
+        return keeps_margins(norm, budget or self.passes)
 
     def without(self, *phases: str) -> "Race":
         """The attack without the search phases of these names ("scout", "descend", "target", "restart", "propose", …).
