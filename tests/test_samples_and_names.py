@@ -124,4 +124,4 @@ def test_files_of_class_names(tmp_path: Path, name: str, text: str, expected: An
 def test_bounds_and_the_grid_of_8_bits_exclude_each_other(data: Path, tmp_path: Path) -> None:
     source = ["--model", f"{MODELS}:small", "--data", str(data), "--out", str(tmp_path / "run")]
     line = cli("measure", *source, "--bounds", "0,1", "--lattice", "255", code=2)
-    assert "images at 8 bits are pixels in [0, 1]: leave out --lattice, or --bounds" in line
+    assert "--lattice needs pixels in [0, 1]: leave out --lattice, or --bounds" in line
