@@ -218,7 +218,7 @@ def test_clever_is_marked_as_an_estimate(plain: Path) -> None:
     )
     text = marginattack(*words, "--radius", 0.5)
     assert "linf: CLEVER estimates, not bounds: median 0." in text
-    assert "exceed the margin, which proves them wrong" in text
+    assert "are wrong, as they exceed the margin" in text
     margins = ma.Margins.load(plain, norm="l2")
     assert float(margins.lower.max()) == 0  # nothing is certified
     part = json.loads(marginattack("report", plain, "--json"))[0]["parts"][0]

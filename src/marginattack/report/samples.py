@@ -1,4 +1,4 @@
-"""The samples that the page lists: the most fragile ones, unusual and misclassified ones, and some for comparison."""
+"""The samples that the page lists: the most fragile, unusual and misclassified ones, and some for comparison."""
 
 from collections.abc import Mapping
 from pathlib import Path

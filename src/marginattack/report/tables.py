@@ -71,7 +71,7 @@ def _build_bracket_tables(bounded: Sequence[Series], scale: float | int) -> Iter
 
 
 def to_csv(header: Row, rows: Iterable[Row], digits: int | None = None) -> str:
-    """Write a table as CSV, with floats rounded to significant digits if wanted, and without formulas."""
+    """Write a table as CSV, with floats rounded to ``digits`` significant digits if given, and without formulas."""
 
     def clean(cell: str | int | float) -> str | int | float:
         if isinstance(cell, float):

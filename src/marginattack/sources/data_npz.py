@@ -108,7 +108,7 @@ class _Archive:
         return InputError(f"{self.name}: {problem}: {hint}")
 
     def array(self, key: str) -> StoredArray:
-        """Locate an array by its header, if the sizes in the archive agree with it and it is no zip bomb."""
+        """Locate an array by its header; raise InputError if the sizes in the archive differ or for a zip bomb."""
         info = self.members[key]
         member, size = repr(info.filename), info.file_size
         start, shape, fortran, dtype = self.header(info)
@@ -150,7 +150,7 @@ class _Archive:
         return str(np.frombuffer(content, dtype)[0] if content else dtype).lower()[:40]
 
     def names(self, n: int) -> list[str] | None:
-        """Return the names of the inputs, where the archive has an array ``names`` of strings."""
+        """Return the names of the inputs, if the archive has an array ``names`` of strings."""
         if "names" not in self.members:
             return None
         values = self.values("names")
@@ -173,7 +173,7 @@ class _Archive:
         return values
 
     def unpack(self, key: str, array: StoredArray) -> StoredArray:
-        """Return the array where its rows can be read: in the archive, or unpacked to an unnamed temporary file."""
+        """Make the rows of an array readable: in the archive, or unpacked to an unnamed temporary file."""
         info = self.members[key]
         if info.compress_type == zipfile.ZIP_STORED:
             return array
