@@ -118,7 +118,7 @@ def test_margins_are_checked_by_name_of_their_norm(run: Path) -> None:
     from marginattack.report.gates import check_result, parse_gates
 
     margins = Margins.load(run, norm="linf")
-    with pytest.raises(InputError, match="median margin in l2 cannot be checked: linf was measured"):
+    with pytest.raises(InputError, match="median margin in l2 cannot be checked: only linf was measured"):
         check_result(margins, parse_gates(median_margin="L2:0.5"))
 
 
