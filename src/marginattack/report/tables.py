@@ -63,11 +63,7 @@ def _build_bracket_tables(bounded: Sequence[Series], scale: float | int) -> Iter
     named = any("name" in sample for _, b in both for sample in b["widest"])
     names = ("id", *(("name",) if named else ()), "label", "lower", "upper", "certified_by", "kkt", "spread")
     header = ("run", *(name.replace("_", " ") for name in names))
-    yield (
-        "widest",
-        header,
-        [(name, *(s.get(key, "") for key in names)) for name, b in both for s in b["widest"]],
-    )
+    yield ("widest", header, [(name, *(s.get(key, "") for key in names)) for name, b in both for s in b["widest"]])
 
 
 def to_csv(header: Row, rows: Iterable[Row], digits: int | None = None) -> str:

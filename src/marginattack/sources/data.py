@@ -27,9 +27,7 @@ SAMPLES = {
     "mnist": "1,000 digits of the MNIST test set, in official order",
     "cifar10": "100 images of the CIFAR-10 test set, in official order",
 }
-CLASSES = {
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-}
+CLASSES = {"cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")}
 
 
 def samples(name: str, limit: int | None = None) -> tuple[Tensor, Tensor]:

@@ -15,14 +15,7 @@ from torch import Tensor
 from marginattack.errors import InputError
 from marginattack.storage import contract
 from marginattack.storage.files import make_folder
-from marginattack.storage.parquet import (
-    make_column,
-    open_parquet,
-    read_column,
-    read_metadata,
-    read_table,
-    write_table,
-)
+from marginattack.storage.parquet import make_column, open_parquet, read_column, read_metadata, read_table, write_table
 from marginattack.storage.run_folder import Part, RunFolder, numeric_columns
 
 KIND = "bounds"
