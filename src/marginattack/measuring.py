@@ -20,7 +20,7 @@ from marginattack.attacks.naming import named_attack
 from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
-from marginattack.core.norms import Norm, NormLike, as_norm
+from marginattack.core.norms import Norm, NormLike, as_norms
 from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.streams import Chunk, class_names, count_rows, read_chunks
 from marginattack.core.validation import Batch
@@ -128,8 +128,7 @@ def measure(
         >>> bool((margins.distance > 0).all() and (margins.distance < 0.5).all())
         True
     """
-    attack, several = as_attack(attack), isinstance(norm, list | tuple)
-    norms = [as_norm(each) for each in (norm if isinstance(norm, list | tuple) else [norm])]
+    attack, norms = as_attack(attack), as_norms(norm)
     if not norms:
         raise InputError("norm is an empty list: give at least one norm")
     for each in norms:
@@ -161,7 +160,7 @@ def measure(
         warnings.warn(f"{findings[0].line()}{more} Silence: diagnose=False.", DiagnosisWarning, stacklevel=2)
     names = class_names(images)
     by_norm = MarginsByNorm((result.norm, replace(result, classes=names)) for result in results)
-    return by_norm if several else by_norm[norms[0]]
+    return by_norm if isinstance(norm, list | tuple) else by_norm[norms[0]]
 
 
 def _measure_chunks(
@@ -205,7 +204,7 @@ def measure_samples(
     """Measure validated samples, ``batch`` at a time; also return the session with the batch size that fitted."""
     rule = session.randomized
     if rule is not None and enough is not None:
-        raise InputError("enough does not work for a randomised model, whose draws may be lucky: leave it out")
+        raise InputError("enough does not work for a randomised model, which may be fooled by chance: leave it out")
     if rule is not None and budget is not None and budget < 4 * rule.eot:
         needed = f"two gradients of {rule.eot} draws take {4 * rule.eot} passes"
         raise InputError(f"budget is {budget}, but {needed}: raise the budget, or lower eot")

@@ -122,11 +122,15 @@ class Closing:
 
     def _region(self, row: int, share: float) -> Region:
         """The region within a share of the relevant distance; the whole box if no adversarial point is known."""
-        images, device = self.samples.images[row, None].double(), self.session.classifier.device
-        lo, hi = (each.double() for each in self.session.classifier.bounds_for(images))
         reach = self._reach(row)
-        radius = torch.tensor([reach if reach > float(self.farthest[row]) else share * reach], dtype=torch.float64)
-        return make_region(self.norm, images, lo, hi, radius).to(torch.float64, device)
+        return self._ball(row, reach if reach > float(self.farthest[row]) else share * reach)
+
+    def _ball(self, row: int, radius: float) -> Region:
+        """The region within a radius, in float64 on the model's device."""
+        images, classifier = self.samples.images[row, None].double(), self.session.classifier
+        lo, hi = (each.double() for each in classifier.bounds_for(images))
+        region = make_region(self.norm, images, lo, hi, torch.tensor([radius], dtype=torch.float64))
+        return region.to(torch.float64, classifier.device)
 
     def _look(self, row: int, points: Tensor) -> bool:
         """Project these points onto tangent planes of the boundary; return whether one is adversarial and nearer."""
@@ -192,12 +196,9 @@ class Closing:
 
     def _relax(self, row: int, cutoff: float, limits: Limits) -> tuple[Propagation, Tensor, Tensor]:
         """Bounds of all nodes within the cut-off, of the label's lead over each class, and the rounding in it."""
-        images, device = self.samples.images[row, None].double(), self.session.classifier.device
-        lo, hi = (each.double() for each in self.session.classifier.bounds_for(images))
-        radius = torch.tensor([cutoff], dtype=torch.float64)
-        region = make_region(self.norm, images, lo, hi, radius).to(torch.float64, device)
+        device = self.session.classifier.device
         with torch.no_grad():
-            propagation = Propagation(self.graph.to(torch.float64), region, CROWN, limits)
+            propagation = Propagation(self.graph.to(torch.float64), self._ball(row, cutoff), CROWN, limits)
             classes = torch.arange(self.samples.classes, device=device)[None]
             least, errors = propagation.leads(self.samples.labels[row, None].to(device), classes)
         return propagation, least[0].cpu(), errors[0].cpu()

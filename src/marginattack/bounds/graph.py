@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from marginattack.bounds.operations import Affine, Shape
+from marginattack.bounds.operations import Affine, Shape, require_precision
 from marginattack.bounds.relaxations import NonLinear
 from marginattack.bounds.translation import Call, Untranslatable, find_rule
 from marginattack.core.flags import consistent_tf32
@@ -60,9 +60,7 @@ def trace(model: nn.Module, images: Tensor) -> Graph:
             float32 or float64.
     """
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), images.dtype)
-    if dtype not in (torch.float32, torch.float64):
-        name = str(dtype).removeprefix("torch.")
-        raise InputError(f"model computes in {name}: bounds need float32 or float64, such as model.float()")
+    require_precision(dtype)
     images = images.to(dtype)
     example = images[torch.arange(SAMPLES, device=images.device) % len(images)].clone()
     silenced = logging.root.manager.disable

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from marginattack.bounds.operations import require_precision
 from marginattack.core.norms import Norm
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError
@@ -67,10 +68,8 @@ def certify(session: Session, samples: Batch, norm: Norm) -> Tensor:
     Raises:
         InputError: The model is not a sequence of layers with known Lipschitz constants.
     """
-    classifier = session.classifier
-    if (dtype := classifier.dtype or samples.images.dtype) not in (torch.float32, torch.float64):
-        name = str(dtype).removeprefix("torch.")
-        raise InputError(f"model computes in {name}: bounds need float32 or float64, such as model.float()")
+    classifier, dtype = session.classifier, session.classifier.dtype or samples.images.dtype
+    require_precision(dtype)
     logits = session.logits(samples.images).double()
     with torch.no_grad():
         layers = list(_unfold(classifier.model, samples.images[:1].to(classifier.device, dtype)))

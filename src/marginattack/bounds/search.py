@@ -14,7 +14,7 @@ from marginattack.bounds.lipschitz import certify
 from marginattack.bounds.propagation import ALPHA, IBP, METHODS, Limits, OutOfTime, Propagation, Relaxation
 from marginattack.bounds.regions import make_region
 from marginattack.core.classifier import Bounds, Classifier
-from marginattack.core.norms import Norm, NormLike, as_norm
+from marginattack.core.norms import Norm, NormLike, as_norms
 from marginattack.core.streams import read_chunks
 from marginattack.core.validation import PROBED, Batch
 from marginattack.errors import InputError
@@ -93,8 +93,7 @@ def bound(
         >>> bool((brackets.lower <= margins.distance).all())
         True
     """
-    several, relaxation = isinstance(norm, list | tuple), _as_relaxation(method)
-    norms = [as_norm(each) for each in (norm if isinstance(norm, list | tuple) else [norm])]
+    several, relaxation, norms = isinstance(norm, list | tuple), _as_relaxation(method), as_norms(norm)
     _check_numbers(tolerance, time_limit, batch, chunk)
     if several != isinstance(upper, MarginsByNorm) and upper is not None:
         raise InputError("upper and norm do not fit: give the margins of each norm in the list, or of the one norm")

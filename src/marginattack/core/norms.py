@@ -24,7 +24,7 @@ solution is the corner nearest to it. The paper's active-set loop ends at the sa
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, SupportsFloat, TypeAlias, final
+from typing import Any, ClassVar, SupportsFloat, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -241,6 +241,11 @@ def as_norm(norm: NormLike) -> Norm:
         if known in NORMS:
             return NORMS[known]
     raise InputError(f"no norm named {norm!r}: {choose(name, NORMS)}")
+
+
+def as_norms(norms: NormLike | list[Any] | tuple[Any, ...]) -> list[Norm]:
+    """One norm or several, each as ``as_norm`` takes it."""
+    return [as_norm(each) for each in (norms if isinstance(norms, list | tuple) else [norms])]
 
 
 @fusible

@@ -91,7 +91,7 @@ def _collect_data(views: Sequence[View], panels: Sequence[dict[str, Any]], unit:
         "pin_text": {view.norm: getattr(view.axis.eps[0], "text", None) for view in views if view.axis.eps},
         "pixels": {view.norm: view.axis.pixels for view in views},
         "margins": {view.norm: {series.name: _pack_margins(series) for series in view.group} for view in views},
-        "classes": {view.norm: _pack_classes(view, panel) for view, panel in zip(views, panels, strict=True)
+        "classes": {view.norm: _pack_classes(panel) for view, panel in zip(views, panels, strict=True)
                     if len(view.classes) > MAX_CLASSES},
         **_pack_pictures(panels),
     }  # fmt: skip
@@ -110,7 +110,7 @@ def _pack_margins(series: Series) -> dict[str, Any]:
     return {"total": series.total, "sorted": packed}
 
 
-def _pack_classes(view: View, panel: dict[str, Any]) -> dict[str, list[Any]]:
+def _pack_classes(panel: dict[str, Any]) -> dict[str, list[Any]]:
     """Pack the classes of each series for the search by name."""
 
     def digits(value: float) -> float | None:

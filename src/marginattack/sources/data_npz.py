@@ -84,24 +84,20 @@ class _Archive:
         """Return the arrays of inputs and labels."""
         inputs, labels = options.features or "x", options.labels or "y"
         if not {inputs, labels} <= self.members.keys():
-            names = ", ".join(map(repr, list(self.members)[:8])) or "none"
             hint = "save np.savez(FILE, x=…, y=…), or choose with --features NAME --labels NAME"
-            raise self.error(f"needs arrays {inputs} and {labels}, but has {names}", hint)
+            raise self.error(f"needs arrays {inputs} and {labels}, but has {self.listing()}", hint)
         x, y = self.array(inputs), self.array(labels)
         check_inputs(self.name, x, options)
         check_pairs(self.name, x, y)
         layout = choose_layout(self.name, x.shape, options.layout or self.text("layout"))
         classes = check_labels(self.values(labels), f"{self.name}: {labels}")
-        data = ArrayData(
-            self.name,
-            self.unpack(inputs, x),
-            classes,
-            layout,
-            self.opened,
-            raw=options.raw,
-            names=self.names(len(classes)),
-        )
-        return data.survey()
+        names = self.names(len(classes))
+        x = self.unpack(inputs, x)
+        return ArrayData(self.name, x, classes, layout, self.opened, raw=options.raw, names=names).survey()
+
+    def listing(self) -> str:
+        """The names of the first arrays, for errors."""
+        return ", ".join(map(repr, list(self.members)[:8])) or "none"
 
     def error(self, problem: str, hint: str) -> InputError:
         """Return an error that names the file."""
@@ -164,8 +160,7 @@ class _Archive:
     def values(self, key: str) -> NDArray[Any]:
         """Return a whole array."""
         if key not in self.members:
-            names = ", ".join(map(repr, list(self.members)[:8])) or "none"
-            raise self.error(f"no array {key!r}", f"it has {names}")
+            raise self.error(f"no array {key!r}", f"it has {self.listing()}")
         array = self.unpack(key, self.array(key))
         values = array.read(0, array.shape[0])
         if array.file is not self.file:
