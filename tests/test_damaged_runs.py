@@ -116,7 +116,7 @@ def test_sizes_that_do_not_fit_are_named(run: Path) -> None:
         assert expected in read(run)
     everywhere = change({**MANIFEST, "shard": 7}, ("identity", "shard"), 7)
     (run / "manifest.json").write_text(json.dumps(everywhere))
-    assert "part-00001.parquet is no shard of this run" in read(run)
+    assert "part-00001.parquet is not a shard of this run" in read(run)
     huge = {**change(everywhere, ("identity", "limit"), 10**12), "samples": 10**12}
     for field in ("data", "identity"):
         huge = change(huge, ("data", "n") if field == "data" else ("identity", "data", "n"), 10**12)

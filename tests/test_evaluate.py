@@ -63,11 +63,11 @@ def test_an_attack_within_a_radius_evaluates_at_that_radius_alone(case: tuple[nn
     ("options", "message"),
     [
         ({"eps": []}, "give distances above 0"), ({"eps": [0.1, -1]}, "give distances above 0"),
-        ({"eps": "much"}, "give a distance"), ({"eps": 0.1, "enough": 0.1}, "enough does not go with evaluate"),
+        ({"eps": "much"}, "give a distance"), ({"eps": 0.1, "enough": 0.1}, "takes no enough"),
         ({"eps": 8, "norm": "linf"}, "no input is farther away than 1 in linf: did you mean 8/255?"),
         ({"eps": 300, "norm": "linf"}, "no input is farther away than 1 in linf: give a smaller one"),
         ({"eps": 12, "norm": "l0"}, "no input is farther away than 12 in l0: give a smaller one"),
-        ({"eps": 0.1, "targets": [0]}, "targets does not go with evaluate"),
+        ({"eps": 0.1, "targets": [0]}, "takes no targets"),
     ],
 )  # fmt: skip
 def test_wrong_distances_raise(case: tuple[nn.Module, Tensor, Tensor], options: dict[str, Any], message: str) -> None:
@@ -119,7 +119,7 @@ def test_attacks_of_other_libraries_run_by_name_on_the_command_line(tmp_path: Pa
     assert sorted(each.name for each in (tmp_path / "run/margins").iterdir()) == [
         "apgd@1.5-l2", "autoattack-apgd-ce@1.5-l2", "foolbox-ddn-l2"
     ]  # fmt: skip
-    for name, message in ((names[0], "settings of another library"), ("foolbox:dnd", "did you mean foolbox:ddn")):
+    for name, message in ((names[0], "other libraries take no settings"), ("foolbox:dnd", "did you mean foolbox:ddn")):
         wrong = RUNNER.invoke(
             app, [*command, "--attack", name, "--set", f"attack.{name}.steps=3", "--out", str(tmp_path / "new")]
         )

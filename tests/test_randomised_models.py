@@ -170,7 +170,7 @@ def normalised() -> nn.Module:
 REFUSED: dict[str, dict[str, Any]] = {
     "eot is 5, but": {"eot": 5},
     "budget is 39, but two gradients of 10 draws take 40 passes": {"randomized": True, "budget": 39},
-    "precision='bf16' does not work for a randomised model": {"randomized": True, "precision": "bf16"},
+    "precision='bf16' may change the draws of a randomised model": {"randomized": True, "precision": "bf16"},
     "0 normalises over the batch: use BatchNorm with": {"randomized": True, "model": normalised()},
     "randomized is given twice": {"randomized": True, "model": ma.Classifier(nn.Linear(12, 2))},
 }

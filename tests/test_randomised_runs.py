@@ -107,9 +107,9 @@ def test_stored_points_that_do_not_hold_are_found(run: Path, monkeypatch: pytest
 
 REFUSED = {
     "measure with --randomized": (),
-    "--eot 5: it is for randomised models only: add --randomized": ("--eot", "5"),
+    "--eot 5: it applies to randomised models only: add --randomized": ("--eot", "5"),
     "leave out --lattice": ("--randomized", "--lattice", "255"),
-    "precision='bf16' does not work for a randomised model": ("--randomized", "--precision", "bf16"),
+    "precision='bf16' may change the draws of a randomised model": ("--randomized", "--precision", "bf16"),
     "budget is 30, but two gradients of 10 draws take 40 passes": ("--randomized", "--budget", "30"),
 }
 

@@ -105,9 +105,9 @@ def test_names_of_samples_and_classes(data: Path, tmp_path: Path) -> None:
         ("a.txt", "cat\ndog \n", ["cat", "dog"]),
         ("a.json", '["cat", "dog"]', ["cat", "dog"]),
         ("a.json", '{"1": ["n02", "dog"], "0": ["n01", "cat"]}', ["cat", "dog"]),
-        ("a.json", '{"1": "dog"}', "no name of class 0"),
-        ("a.json", "[1, 2]", "it is no list of names"),
-        ("a.json", '"cat"', "it is no list of names"),
+        ("a.json", '{"1": "dog"}', "class 0 has no name"),
+        ("a.json", "[1, 2]", "it is not a list of names"),
+        ("a.json", '"cat"', "it is not a list of names"),
         ("a.json", "{", "cannot be read"),
         ("a.txt", "", "holds no names"),
     ],
@@ -124,4 +124,4 @@ def test_files_of_class_names(tmp_path: Path, name: str, text: str, expected: An
 def test_bounds_and_the_grid_of_8_bits_exclude_each_other(data: Path, tmp_path: Path) -> None:
     source = ["--model", f"{MODELS}:small", "--data", str(data), "--out", str(tmp_path / "run")]
     line = cli("measure", *source, "--bounds", "0,1", "--lattice", "255", code=2)
-    assert "images at 8 bits are pixels in [0, 1]: leave out --lattice, or --bounds" in line
+    assert "--lattice needs pixels in [0, 1]: leave out --lattice, or --bounds" in line

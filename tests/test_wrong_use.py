@@ -68,7 +68,7 @@ CALLS = {
     f"{MEASURE} --expect-accuracy 95": "--expect-accuracy 95.0: input should be less than or equal to 1",
     f"{MEASURE} --device gpu": "pass cpu, cuda or cuda:0",
     f"{MEASURE} --precision fp8": "--precision fp8: input should be 'auto', 'float32'",
-    f"{MEASURE} --eot 3": "it is for randomised models only: add --randomized",
+    f"{MEASURE} --eot 3": "it applies to randomised models only: add --randomized",
     f"{MEASURE} extra": "'extra' belongs to no option: write --option VALUE",
     f"{MEASURE} --config none.toml": "check the path, or write one with --print-config",
     "measure --model zoo:mnist-cnn --data none.npz --out run": "none.npz: no such file: check the path",

@@ -1,4 +1,4 @@
-"""Old names that still work, with a DeprecationWarning. Imports nothing but the standard library."""
+"""Old names that still work, with a DeprecationWarning. Imports only the standard library."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def renamed(module: str, names: Mapping[str, str], stacklevel: int = 2) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module in which each old name stands for "module:name"."""
+    """Make the ``__getattr__`` of a module that maps each old name to its new "module:name"."""
 
     def getattribute(name: str) -> Any:
         if name not in names:

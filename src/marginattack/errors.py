@@ -1,4 +1,4 @@
-"""Errors of the package, and error messages in one line, without keys. Imports nothing but the standard library."""
+"""Errors of the package, and helpers for one-line messages without secrets. Imports only the standard library."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 SECRET = re.compile(r"secret|token|passw|credential|signature|(api|access|account|private)[_-]?key", re.IGNORECASE)
-MIN_SECRET = 8  # characters of a value in the environment that is worth hiding
+MIN_SECRET = 8  # characters; shorter values of environment variables are not hidden
 
 
 class MarginAttackError(Exception):
@@ -50,18 +50,18 @@ class MissingDependencyError(MarginAttackError, ModuleNotFoundError):
 
 
 def choose(name: str, choices: Iterable[str]) -> str:
-    """What to write instead of an unknown name, for an error: the most similar choice, or any of them."""
+    """The hint of an error about an unknown name: the most similar choice, or the list of all choices."""
     known = list(choices)
     close = get_close_matches(name.lower(), known, 1)
     return f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"
 
 
 def choose_attack(name: str, choices: Iterable[str]) -> str:
-    """The same for attacks, of which there are many: NAME, LIBRARY:NAME, either with @EPS, which stays as it is."""
+    """The hint of an error about an unknown attack, NAME or LIBRARY:NAME; a suffix @EPS is kept."""
     base, at, eps = name.partition("@")
     known = list(choices)
     ours_last = sorted(known, key=lambda each: (":" in each, each), reverse=True)
-    short = {each.rpartition(":")[2]: each for each in ours_last}  # of those with the same name ours, or the first
+    short = {each.rpartition(":")[2]: each for each in ours_last}  # of attacks with the same name ours, or the first
     wanted = base.lower()
     close = [short[wanted]] if wanted in short else get_close_matches(wanted, known, 1)
     close = close or [short[each] for each in get_close_matches(wanted.rpartition(":")[2], short, 1)]
@@ -80,7 +80,7 @@ def describe(error: BaseException) -> str:
 
 
 def redact(text: str) -> str:
-    """Hide keys in a text: user:key@ and query values of addresses, name=key, and secrets of the environment."""
+    """Hide secrets in a text: user:key@ and query values of URLs, name=key, and secret environment variables."""
     text = re.sub(r"((?:s3|gs):/+)[^\s@/]*@", r"\1***@", text)
     text = re.sub(r"(?<=:/)(/?)[^\s@/]*:[^\s]*@", r"\1***@", text)
     text = re.sub(r"([?&][\w.-]+=)[^&\s'\"]+", r"\1***", text)

@@ -18,7 +18,7 @@ from marginattack.measuring import as_attack, measure
 from marginattack.sources.foreign import ModelWithBounds
 
 BUDGET = 2000  # passes per sample: more than the default of ``measure``, since they are spent on robust samples only
-ROUNDING = (3e-5, 1e-6)  # of float32, in points on the surface of a ball: at most these shares of ε and of max(ε, 1)
+ROUNDING = (3e-5, 1e-6)  # of float32 points on the surface of a ball: at most these fractions of ε and of max(ε, 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,12 +28,12 @@ class Evaluation:
     Attributes:
         norm: the norm of the distances.
         eps: the distances, the smallest first.
-        clean: accuracy on the inputs themselves: ``accuracy``, its interval ``low`` to ``high``, and ``hits``, the
-            number of samples.
+        clean: accuracy on the unperturbed inputs: ``accuracy``, its interval from ``low`` to ``high``, and ``hits``,
+            the number of samples.
         robust: the same at each distance: samples that are classified correctly and have no adversarial point within
             the distance.
-        margins: the adversarial points behind it. Margins above the smallest distance are as of ``measure``; smaller
-            ones are only known to be small.
+        margins: the adversarial points behind it. Margins above the smallest distance are as ``measure`` returns them;
+            smaller ones are not minimised further.
 
     Example:
         >>> import torch, marginattack as ma
@@ -52,7 +52,7 @@ class Evaluation:
     margins: Margins
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures without the margins, as JSON has them."""
+        """Return the accuracies without the margins, ready for JSON."""
         rows = [{"eps": eps, **each._asdict()} for eps, each in zip(self.eps, self.robust, strict=True)]
         settings = self.margins.settings
         return {
@@ -63,13 +63,13 @@ class Evaluation:
         }  # fmt: skip
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """What was evaluated, its accuracy and the interval, as text."""
+        """Return one row of text per distance: its name, the accuracy and the interval."""
         levels = [f"eps {round(255 * e)}/255" if is_fraction(e) else f"eps {e:.4g}" for e in self.eps]
         named = zip(["clean", *levels], [self.clean, *self.robust], strict=True)
         return [(name, f"{each.accuracy:.2%}", f"{each.low:.1%} to {each.high:.1%}") for name, each in named]
 
     def header(self) -> tuple[str, str, str]:
-        """The head of ``rows``."""
+        """Return the header of ``rows``."""
         return f"{self.norm}, {len(self.margins):,} samples", "accuracy", "95 % interval"
 
     def __str__(self) -> str:
@@ -86,15 +86,15 @@ def evaluate(
 ) -> Evaluation:  # fmt: skip
     """Evaluate clean and robust accuracy at one or several distances, from one run.
 
-    Each sample is attacked until it has an adversarial point within the smallest distance, or its budget is spent: one
-    that is robust costs the whole budget, others a few passes. Adversarial points are verified on the plain model.
+    Each sample is attacked until it has an adversarial point within the smallest distance, or its budget is spent:
+    robust samples cost the whole budget, others a few passes. Adversarial points are verified on the plain model.
     Robust accuracy is an upper bound: a stronger attack may find more.
 
     Args:
         model: As for ``measure``.
         images: As for ``measure``.
         labels: As for ``measure``.
-        norm: As for ``measure``, but only one.
+        norm: A single norm, as for ``measure``.
         eps: One distance, or several, such as [2/255, 4/255, 8/255].
         budget: Forwards + backwards per sample, never exceeded.
         options: Further arguments of ``measure``: attack, bounds, scale, fixed, seed, batch, precision, progress,
@@ -104,7 +104,7 @@ def evaluate(
         The accuracies with their confidence intervals, and the margins behind them.
 
     Raises:
-        InputError: An argument makes no sense, or the model cannot be measured.
+        InputError: An argument is invalid, or the model cannot be measured.
 
     Example:
         >>> import marginattack as ma
@@ -121,15 +121,15 @@ def evaluate(
     if radius is not None and levels != (radius,):
         raise InputError(f"{attack} searches within {radius:.4g}: give eps={radius:.4g} alone, or another attack")
     enough = None if options.get("randomized") else levels[0]
-    if "enough" in options or "targets" in options:
-        name = "enough" if "enough" in options else "targets"
-        raise InputError(f"{name} does not go with evaluate, which asks for any wrong class within eps: use measure")
+    for name in ("enough", "targets"):
+        if name in options:
+            raise InputError(f"evaluate searches for any wrong class within eps and takes no {name}: use measure")
     margins = measure(model, images, labels, as_norm(norm), attack=attack, budget=budget, enough=enough, **options)
     return summarize(margins, levels)
 
 
 def summarize(margins: Margins, eps: Sequence[float]) -> Evaluation:
-    """The accuracies behind these margins."""
+    """Compute clean and robust accuracy from margins."""
     correct = margins.prediction == margins.label
     distance, n = margins.distance[correct].numpy(), len(margins)
     clean, *robust = robust_accuracy(distance, n, np.array([-1.0, *map(rounded_up, eps)]))
@@ -142,12 +142,12 @@ def rounded_up(eps: float) -> float:
 
 
 def is_fraction(value: float) -> bool:
-    """Whether a distance reads better as k/255: it is one, and no decimal with four digits."""
+    """Whether to write a distance as k/255: it is a multiple of 1/255 and not a decimal of four digits."""
     return abs(255 * value - round(255 * value)) < 1e-6 and float(f"{value:.4g}") != float(f"{value:.9g}")
 
 
 def check_distances(eps: Any) -> tuple[float, ...]:
-    """The distances as numbers, sorted, each once."""
+    """Validate the distances and return them as sorted, distinct numbers."""
     try:
         values = torch.as_tensor(eps, dtype=torch.float64).reshape(-1)
     except (TypeError, ValueError, RuntimeError):

@@ -36,7 +36,7 @@ class Margins(Views):
         norm: the norm of the distances: "l2", "linf", "l1" or "l0".
         distance: (n,) float64, in the unit of the pixels; infinite where no adversarial point was found, 0 where the
             input itself is misclassified.
-        adversarial: shaped like the images; the image itself where nothing was found.
+        adversarial: shaped like the images; the image itself if nothing was found.
         success: (n,) bool, whether an adversarial point was found.
         label: (n,) the true class.
         prediction: (n,) the predicted class of the input.
@@ -48,13 +48,13 @@ class Margins(Views):
         distance_at_90pct: (n,) float64, the best distance when about 90 % of the passes were spent.
         settings: what the margins were measured with: attack, budget, seed, bounds, versions; for a randomised model
             the fields of ``Randomized`` under "randomized".
-        original: shaped like ``adversarial``, the inputs; None where they were not stored.
-        names: one name per sample, such as its file; None where there are none.
-        classes: the names of the classes; None where they are unknown.
-        lower: (n,) float64, certified: no adversarial point is nearer; 0 where nothing is certified (``ma.bound``).
-        certified_by: the method behind each ``lower``; "" where it is 0.
-        kkt: (n,) float64, the KKT residual of each margin (``bounds.kkt_residual``); NaN where it is unknown.
-        spread: (n,) float64, the share by which margins of other seeds exceed the least; NaN where there are none.
+        original: shaped like ``adversarial``, the inputs; None if they were not stored.
+        names: one name per sample, such as its file; None if there are none.
+        classes: the names of the classes; None if they are unknown.
+        lower: (n,) float64, certified: no adversarial point is nearer; 0 if nothing is certified (``ma.bound``).
+        certified_by: the method behind each ``lower``; "" if it is 0.
+        kkt: (n,) float64, the KKT residual of each margin (``bounds.kkt_residual``); NaN if it is unknown.
+        spread: (n,) float64, by which fraction margins of other seeds exceed the smallest; NaN if there are none.
 
     Example:
         >>> import torch
@@ -106,7 +106,7 @@ class Margins(Views):
         return f"Margins({self.norm}, n={s['n']}, {shares})"
 
     def __getitem__(self, rows: Any) -> "Margins":
-        """Some of the samples: a number, a slice, a boolean mask or an array of numbers."""
+        """Select samples by a number, a slice, a boolean mask or an array of numbers."""
         index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
         if isinstance(index, Tensor) and index.dtype == torch.bool and index.shape != (len(self),):
             raise InputError(f"the mask has shape {tuple(index.shape)}: give one value for each of {len(self)} samples")
@@ -124,7 +124,7 @@ class Margins(Views):
 
     @property
     def perturbation(self) -> Tensor:
-        """What was added to the inputs: adversarial − original, zero where nothing was found.
+        """The adversarial perturbation, adversarial − original; zero if nothing was found.
 
         Raises:
             InputError: the inputs were not stored.
@@ -252,7 +252,7 @@ class Margins(Views):
             2
         """
         if not parts:
-            raise InputError("cannot join no margins: give at least one")
+            raise InputError("cannot join an empty list of margins: give at least one result")
         first = parts[0]
         for part in parts:
             if part.adversarial.shape[1:] != first.adversarial.shape[1:]:
@@ -269,7 +269,7 @@ class Margins(Views):
         """Write a Parquet file with one row per sample, atomically.
 
         Args:
-            path: the file, named .parquet, which is replaced if it exists; also an address such as ``s3://bucket/file``.
+            path: the file, named .parquet, which is replaced if it exists; or a URL such as ``s3://bucket/file``.
 
         Raises:
             InputError: the name has the suffix of another format.
@@ -301,9 +301,9 @@ class Margins(Views):
         """Read a file that ``save`` wrote, or one attack and norm of a run folder.
 
         Args:
-            path: the file or the run folder; also an address such as ``s3://bucket/run``.
-            norm: which norm of a run folder; needed where it has several.
-            attack: which attack of a run folder; needed where it has several.
+            path: the file or the run folder; or a URL such as ``s3://bucket/run``.
+            norm: which norm of a run folder; required if it has several.
+            attack: which attack of a run folder; required if it has several.
 
         Returns:
             The stored result; of a run folder, the rows of all finished shards.
@@ -359,7 +359,7 @@ class MarginsByNorm(dict[Any, Margins]):
     def __missing__(self, key: Any) -> Margins:
         name = as_norm(key).name
         if name not in self:
-            raise KeyError(f"{name} was not measured: there is {', '.join(self)}")
+            raise KeyError(f"{name} was not measured: choose one of {', '.join(self)}")
         return self[name]
 
     def _repr_html_(self) -> str:

@@ -20,7 +20,7 @@ from marginattack.attacks.naming import named_attack
 from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
-from marginattack.core.norms import Norm, NormLike, as_norm
+from marginattack.core.norms import Norm, NormLike, as_norms
 from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.streams import Chunk, class_names, count_rows, read_chunks
 from marginattack.core.validation import Batch
@@ -37,8 +37,8 @@ from marginattack.sources.foreign import ModelWithBounds, unwrap
 
 BATCH = 256  # inputs that are attacked at a time
 TIMED = 0.5  # seconds in which passes are timed for the estimate next to a progress bar
-PROBED_OUTPUTS = 64  # inputs whose logits are looked at
-SHOWN = 32  # inputs at a time on a CPU where a progress bar is shown
+PROBED_OUTPUTS = 64  # inputs whose logits are checked
+SHOWN = 32  # inputs at a time on a CPU with a progress bar, so that it advances often
 
 
 @overload
@@ -71,44 +71,44 @@ def measure(
 
     .. math:: \min_x \|x - x_0\| \quad \text{s.t.} \quad \arg\max_i l_i(x) \ne y, \; x \in [lo, hi]^d
 
-    Inputs that are misclassified as they are have distance 0 and cost nothing. Each adversarial input is verified on
-    the plain model in another batch; one that fails, also 0.1 % further out, is reported as not found. The model runs
-    in eval mode, frozen and without autocast, and is restored afterwards; several threads may measure it at once.
+    Misclassified inputs have distance 0 and cost nothing. Each adversarial input is verified on the plain model in
+    another batch; one that fails, even 0.1 % further out, is reported as not found. The model runs in eval mode, frozen
+    and without autocast, and is restored afterwards; several threads may measure it at once.
 
     Args:
         model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, an open ``Session`` of one, or a
             ``foolbox.PyTorchModel`` with its bounds and preprocessing.
         images: One input per row, inside ``bounds``; or a ``Dataset``, a ``DataLoader`` or any iterable of batches
             (images, labels), which is read once, ``batch`` inputs at a time.
-        labels: Their classes, where ``images`` is an array.
+        labels: The class of each input, if ``images`` is an array.
         norm: "l0", "l1", "l2", "linf" (also "L2", 2, "Linf", ``numpy.inf``, …) or a ``Norm``; or a list of norms.
         attack: One of ``marginattack.ATTACKS`` with its settings, or its name, or the name of an attack of another
-            library, such as "advlib:ddn"; ``Race()`` unless stated. Attacks within a radius: "square@8/255",
+            library, such as "advlib:ddn"; by default ``Race()``. Attacks within a radius: "square@8/255",
             "autoattack:standard@8/255".
-        bounds: Lower and upper bound: numbers, or arrays that broadcast to an input; (0, 1) unless stated. They may be
-            infinite, and equal for features that stay as they are.
+        bounds: Lower and upper bound, by default (0, 1): numbers, or arrays that broadcast to an input. They may be
+            infinite, and equal for features that must not change.
         scale: Positive numbers that broadcast to an input: the distance is the norm of (x − x₀) / scale.
-        fixed: A boolean mask that broadcasts to an input: these features stay as they are, at any value.
-        budget: Forwards + backwards per sample, never exceeded. ``Race`` spends all of it, and 400 where none is given.
+        fixed: A boolean mask that broadcasts to an input: these features do not change, and may have any value.
+        budget: Forwards + backwards per sample, never exceeded. ``Race`` spends all of it, by default 400.
         enough: A distance, such as 8/255, at which a sample is finished: robust accuracy up to there at a fraction of
-            the passes. Larger margins are as good as without; smaller ones are only known to be small.
-        targets: For each input the class to reach; any wrong class unless stated.
+            the passes. Larger margins are as good as without; smaller ones are not minimised further.
+        targets: For each input the class to reach; by default any wrong class.
         seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
-        ids: The number of each input, which its draws belong to; 0, 1, … unless stated.
-        batch: How many inputs are attacked at a time: 256 unless stated, on a CPU as many of them as fit into half of
-            the free memory; halved, down to one, when memory runs out.
-        precision: In which ``Race``, ``MarginAttack`` and attacks within a radius search: "float32", "tf32", "bf16",
-            "fp16", or "auto" (the default): on a GPU, fp16 or bf16 where it hardly changes logits and gradients, else
-            float32; for margins in ℓ2 and ℓ∞ with 400 passes or more alone. What a search finds is confirmed in
-            float32, and margins are refined in it. The result's ``settings["precision"]`` is what was used.
+        ids: The number of each input, which its random draws depend on; by default 0, 1, ….
+        batch: How many inputs are attacked at a time: by default 256, or on a CPU as many of them as fit into half of
+            the free memory. It is halved, down to one, when memory runs out.
+        precision: The precision in which ``Race``, ``MarginAttack`` and attacks within a radius search: "float32",
+            "tf32", "bf16", "fp16", or "auto" (the default): on a GPU fp16 or bf16 if it hardly changes logits and
+            gradients, else float32; for margins only in ℓ2 and ℓ∞ with 400 passes or more. Points that a search finds
+            are confirmed, and margins refined, in float32. The precision used is in ``settings["precision"]``.
         compiled: Whether ``torch.compile`` may compile the model for full batches on a GPU, in some 10 s per precision.
         progress: Whether to show a progress bar and an estimate of the time at the start; or a function that is called
             with the number of samples done.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details.
             Adversarial then means misclassified with probability above 1/2, which fresh draws confirm.
-        eot: Draws per query of a randomised model, each counted as a pass; 10 unless stated.
-        diagnose: Whether to warn, in one line, of results that cannot be trusted: every label wrong, outputs that are
-            no logits, points that are not found or not confirmed.
+        eot: Draws per query of a randomised model, by default 10, each counted as a pass.
+        diagnose: Whether to warn, in one line, about results that cannot be trusted: every label wrong, outputs that
+            are not logits, adversarial points that are not found or not confirmed.
         search: Deprecated, the former name of ``precision``.
 
     Returns:
@@ -116,7 +116,7 @@ def measure(
         such a result per norm.
 
     Raises:
-        InputError: An argument makes no sense, or the model cannot be measured, for example because its logits vary
+        InputError: An argument is invalid, or the model cannot be measured, for example because its logits vary
             between forwards or with the batch.
 
     Example:
@@ -128,8 +128,7 @@ def measure(
         >>> bool((margins.distance > 0).all() and (margins.distance < 0.5).all())
         True
     """
-    attack, several = as_attack(attack), isinstance(norm, list | tuple)
-    norms = [as_norm(each) for each in (norm if isinstance(norm, list | tuple) else [norm])]
+    attack, norms = as_attack(attack), as_norms(norm)
     if not norms:
         raise InputError("norm is an empty list: give at least one norm")
     for each in norms:
@@ -161,7 +160,7 @@ def measure(
         warnings.warn(f"{findings[0].line()}{more} Silence: diagnose=False.", DiagnosisWarning, stacklevel=2)
     names = class_names(images)
     by_norm = MarginsByNorm((result.norm, replace(result, classes=names)) for result in results)
-    return by_norm if several else by_norm[norms[0]]
+    return by_norm if isinstance(norm, list | tuple) else by_norm[norms[0]]
 
 
 def _measure_chunks(
@@ -205,7 +204,7 @@ def measure_samples(
     """Measure validated samples, ``batch`` at a time; also return the session with the batch size that fitted."""
     rule = session.randomized
     if rule is not None and enough is not None:
-        raise InputError("enough does not work for a randomised model, whose draws may be lucky: leave it out")
+        raise InputError("enough does not work for a randomised model, which may be fooled by chance: leave it out")
     if rule is not None and budget is not None and budget < 4 * rule.eot:
         needed = f"two gradients of {rule.eot} draws take {4 * rule.eot} passes"
         raise InputError(f"budget is {budget}, but {needed}: raise the budget, or lower eot")
@@ -238,7 +237,7 @@ def check_radius(session: Session, samples: Batch, norm: Norm, attack: Attack, e
 
 
 def find_doubts(session: Session, results: Sequence[Margins], attack: Attack) -> list[Finding]:
-    """What makes results doubtful, as far as it can be told from them and one forward; the gravest first."""
+    """Reasons to doubt results, from the results themselves and one forward pass; the gravest first."""
     known = {kind: name for name, kind in ATTACKS.items()}
     doubts = []
     for margins in results:
@@ -263,7 +262,7 @@ class ProgressBar:
         self.bar, (self.task,) = bar, bar.tasks
 
     def announce(self, seconds: float) -> None:
-        """Say how long all samples are expected to take, from the seconds that each takes."""
+        """Print the expected time of all samples, from the seconds per sample."""
         if self.task.total:
             self.bar.console.print(describe_estimate(seconds * self.task.total), highlight=False)
 
@@ -276,7 +275,7 @@ class ProgressBar:
 def show_progress(
     progress: Callable[[int], None] | bool | None, total: int | None
 ) -> Iterator[Callable[[int], None] | None]:
-    """The function that is told how many samples are done; where ``progress`` is True, of a bar on stderr."""
+    """Yield the function to call with the number of samples done; if ``progress`` is True, it advances a bar."""
     if progress is not True:
         yield progress or None
         return
@@ -292,7 +291,7 @@ def show_progress(
 
 
 def as_attack(attack: Any) -> Attack:
-    """An attack, or the one of that name with its defaults."""
+    """Return an attack as given, or the one of that name with its defaults; ``Race()`` for None."""
     if attack is None:
         return Race()
     if isinstance(attack, Attack):
@@ -306,7 +305,7 @@ def _as_classifier(
     given: nn.Module | Classifier | Session | ModelWithBounds, space: dict[str, Any], batch: int, precision: str,
     compiled: bool, rule: Randomized | None, images: Any,
 ) -> Classifier | Session:  # fmt: skip
-    """What was given, or a classifier with these settings."""
+    """Wrap a model in a classifier with these settings; return a ``Classifier`` or ``Session`` as given."""
     model, bounds = unwrap(given, space["bounds"])
     space = {**space, "bounds": bounds}
     if not isinstance(model, Classifier | Session):
@@ -332,9 +331,9 @@ def _measure_batches(
     seed: int,
     enough: float | None,
 ) -> Iterator[tuple[Session, dict[str, Any], str]]:
-    """Batch after batch; one that does not fit into memory is tried again at half the size, and so are the next.
+    """Measure batch by batch; halve the batch size, for all that follow, when memory runs out.
 
-    Each comes with the session that measured it and the precision in which it was searched.
+    Yields the session that measured a batch, its columns, and the precision in which it was searched.
     """
     first = 0
     while first < len(samples):
@@ -356,7 +355,7 @@ def _measure_batches(
 def _measure_batch(
     session: Session, batch: Batch, norm: Norm, attack: Attack, budget: int | None, seed: int, enough: float | None
 ) -> tuple[dict[str, Tensor], str]:
-    """One batch, as the columns of Margins, and the lowest precision in which an input was searched."""
+    """Measure one batch; return the columns of Margins and the lowest precision in which an input was searched."""
     session.seed_draws(seed, batch.ids)
     logits, prediction, wrong, success, label = session.classify(batch)
     confidence = logits.double().softmax(1).gather(1, prediction[:, None])[:, 0]

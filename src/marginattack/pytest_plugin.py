@@ -1,4 +1,4 @@
-"""A fixture for pytest that checks results against gates. Nothing else is imported unless a test uses it."""
+"""A pytest fixture that checks results against gates. The rest of the package is imported when a test uses it."""
 
 from collections.abc import Callable
 from typing import Any

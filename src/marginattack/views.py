@@ -18,7 +18,7 @@ QUANTILE = 0.99  # of the margins, where a curve ends
 
 
 class Views(ABC):
-    """What people look at, for a result with one row per sample; ``Margins`` inherits it."""
+    """Tables, a plot and a notebook summary of a result with one row per sample; base class of ``Margins``."""
 
     norm: str
     distance: Tensor
@@ -30,7 +30,7 @@ class Views(ABC):
 
     @abstractmethod
     def summary(self) -> dict[str, float | int]:
-        """The figures of the whole."""
+        """Summary statistics over all samples."""
 
     @property
     @abstractmethod
@@ -39,13 +39,13 @@ class Views(ABC):
 
     @abstractmethod
     def robust_accuracy(self, eps: float | Sequence[float | int]) -> Any:
-        """The share of samples that no point within ε misclassifies."""
+        """The share of samples without an adversarial point within ε."""
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with one row per sample, without the images.
 
         Returns:
-            The columns of the result; ``name`` and the names of the classes where they are known.
+            The columns of the result, with ``name`` and the names of the classes if they are known.
 
         Raises:
             MissingDependencyError: pandas is not installed.
@@ -82,10 +82,10 @@ class Views(ABC):
         """Plot the robust accuracy at every distance, with matplotlib or else with Altair.
 
         Args:
-            ax: the matplotlib axes to draw on; new ones unless stated.
+            ax: the matplotlib axes to draw on; by default new ones.
 
         Returns:
-            The matplotlib axes, or an Altair chart where matplotlib is not installed.
+            The matplotlib axes, or an Altair chart if matplotlib is not installed.
 
         Raises:
             MissingDependencyError: neither of them is installed.
@@ -153,7 +153,7 @@ class Views(ABC):
         return eps, self.robust_accuracy(eps)
 
     def _table(self) -> dict[str, Any]:
-        """The columns with one value per sample, and the names of samples and classes where they are known."""
+        """The columns with one value per sample, and the names of samples and classes if they are known."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         table: dict[str, Any] = {} if self.names is None else {"name": list(self.names)}
         for name, value in values.items():

@@ -218,7 +218,7 @@ def test_clever_is_marked_as_an_estimate(plain: Path) -> None:
     )
     text = marginattack(*words, "--radius", 0.5)
     assert "linf: CLEVER estimates, not bounds: median 0." in text
-    assert "exceed the margin, which proves them wrong" in text
+    assert "are wrong, as they exceed the margin" in text
     margins = ma.Margins.load(plain, norm="l2")
     assert float(margins.lower.max()) == 0  # nothing is certified
     part = json.loads(marginattack("report", plain, "--json"))[0]["parts"][0]
@@ -277,14 +277,14 @@ BAD: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
     "unsupported layer": ("attentive", ("--bound", "crown"), ("linf",), "bounds do not cover"),
     "not a sequence": ("small", ("--bound", "lipschitz"), ("l2",), "lipschitz bounds do not cover Small"),
     "not piecewise linear": ("small", ("--bound", "exact", "--time-limit", "9"), ("linf",), "need a piecewise linear"),
-    "target": ("small", ("--bound", "crown", "--target", "random"), ("l2",), "a run without --target"),
-    "randomized": ("small", ("--bound", "crown", "--randomized"), ("l2",), "a model that draws no random numbers"),
+    "target": ("small", ("--bound", "crown", "--target", "random"), ("l2",), "leave out --target"),
+    "randomized": ("small", ("--bound", "crown", "--randomized"), ("l2",), "bounds need a deterministic model"),
     "no limit": ("small", ("--bound", "exact"), ("linf",), "setting time_limit is None: a solver may take hours"),
-    "l0": ("small", ("--bound", "kkt"), ("l2", "l0"), "a run without --norm l0"),
+    "l0": ("small", ("--bound", "kkt"), ("l2", "l0"), "leave out --norm l0"),
     "no such method": ("small", ("--bound", "zonotope"), ("l2",), "setting bound is 'zonotope'"),
     "scale": ("small", ("--bound", "crown", "--scale", "2"), ("l2",), "measure without it, or leave bound out"),
-    "radius": ("small", ("--bound", "crown", "--radius", "1"), ("l2",), "it is for CLEVER only"),
-    "no bound": ("small", ("--time-limit", "1"), ("l2",), "it is for bounds only: add --bound"),
+    "radius": ("small", ("--bound", "crown", "--radius", "1"), ("l2",), "it applies to CLEVER only"),
+    "no bound": ("small", ("--time-limit", "1"), ("l2",), "it applies to bounds only: add --bound"),
     "restarts": ("small", ("--bound", "crown", "--restarts", "-1"), ("l2",), "--restarts -1: input should be"),
     "time": ("small", ("--bound", "crown", "--time-limit", "50000"), ("l2",), "but --shard-timeout is 86400 s"),
 }  # fmt: skip
@@ -311,7 +311,7 @@ def test_boxes_may_be_infinite(tmp_path: Path) -> None:
 
 def test_runs_that_cannot_be_bounded(plain: Path) -> None:
     old = Path(__file__).parents[1] / "data/run-format-2"
-    assert "reports can read it, but to bound its margins, measure again" in marginattack("bound", old, code=2)
+    assert "measure again to bound its margins; reports can still read it" in marginattack("bound", old, code=2)
     assert "is not a run folder" in marginattack("bound", plain.parent, code=2)
     assert "lipschitz bounds do not cover Small" in marginattack("bound", plain, *CROWN[:3], "lipschitz", code=2)
     assert not (plain / "bounds").exists()

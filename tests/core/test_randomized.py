@@ -43,7 +43,7 @@ BAD: dict[str, dict[str, Any]] = {
     "draws is 10: it must be at least 20": {"draws": 10},
     "rate is 1.0: it must lie between 0 and 1": {"rate": 1.0},
     "confidence is 0.0: it must lie between 0 and 1": {"confidence": 0.0},
-    "rate is 0.995: 200 draws cannot show it, so raise draws": {"rate": 0.995},
+    "rate is 0.995: 200 draws are too few to test it; raise draws": {"rate": 0.995},
 }
 
 

@@ -158,7 +158,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "preset": (lambda: ma.preset("mnist-l7"), "no preset named 'mnist-l7': did you mean mnist-l2?"),
     "zoo": (lambda: zoo("alexnet"), "no zoo model named 'alexnet': choose one of mnist-cnn"),
     "samples": (lambda: samples("svhn"), "no samples named 'svhn': choose one of mnist"),
-    "join of nothing": (lambda: ma.Margins.join([]), "cannot join no margins"),
+    "join of nothing": (lambda: ma.Margins.join([]), "cannot join an empty list of margins"),
 }  # fmt: skip
 
 CASES = [

@@ -146,7 +146,7 @@ def test_the_callable_of_attackbench_needs_no_attackbench(images: tuple[nn.Modul
     model, x, y = images
     found = attackbench.attack("race", budget=80)(model, x, y, "l2", targets=(y + 1) % 4, targeted=True)
     assert torch.equal(model(found).argmax(1), (y + 1) % 4)
-    with pytest.raises(ma.InputError, match="budget is 10, of which 18 passes go to checks"):
+    with pytest.raises(ma.InputError, match="budget is 10, but checks of the model take 18 passes"):
         attackbench.attack("race", budget=10)
 
 

@@ -77,7 +77,7 @@ def test_what_was_not_measured_cannot_be_checked(run: Path, tmp_path: Path) -> N
     unverified = made_up_run(tmp_path / "unverified", 20)
     for folder, gate, message in (
         (unverified, "l2:0.1", "is not finished: it was not verified; run its `measure` command again"),
-        (run, "l1:3", "median margin in l1 cannot be checked: l2, linf was measured; measure l1 too"),
+        (run, "l1:3", "median margin in l1 cannot be checked: only l2, linf was measured; measure l1 too"),
         (part, "l2:0.1", "is not finished: 2 shards are missing; run its `measure` command again"),
     ):
         result = RUNNER.invoke(app, ["check", str(folder), "--median-margin", gate])
@@ -118,7 +118,7 @@ def test_margins_are_checked_by_name_of_their_norm(run: Path) -> None:
     from marginattack.report.gates import check_result, parse_gates
 
     margins = Margins.load(run, norm="linf")
-    with pytest.raises(InputError, match="median margin in l2 cannot be checked: linf was measured"):
+    with pytest.raises(InputError, match="median margin in l2 cannot be checked: only linf was measured"):
         check_result(margins, parse_gates(median_margin="L2:0.5"))
 
 

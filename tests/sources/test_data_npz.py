@@ -91,8 +91,8 @@ def test_npz_ambiguous_channels_can_be_stated(tmp_path: Path) -> None:
         ({"x": pixels(2), "y": [0, 1]}, "x has shape (2,), one number per input"),
         ({"x": pixels(2, 7, 5, 5), "y": [0, 1]}, "neither the second nor the last axis has 1, 3 or 4"),
         ({"x": np.asfortranarray(pixels(2, 5, 5)), "y": [0, 1]}, "Fortran order"),
-        ({"x": pixels(0, 5, 5), "y": np.zeros(0, int)}, "it must be an array that is not empty"),
-        ({"x": pixels(2, 5, 5), "y": 3}, "it must be an array that is not empty"),
+        ({"x": pixels(0, 5, 5), "y": np.zeros(0, int)}, "save an array that is not empty"),
+        ({"x": pixels(2, 5, 5), "y": 3}, "save an array that is not empty"),
     ],
 )
 def test_npz_refusals(tmp_path: Path, arrays: dict[str, Any], line: str) -> None:

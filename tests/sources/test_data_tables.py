@@ -202,8 +202,8 @@ def test_bounds_scale_and_fixed_features(table: Path, tmp_path: Path) -> None:
         (read_bounds, "absent.npz:x", "no such file"),
         (read_scale, "1,2", "has 2 numbers for inputs of 3"),
         (read_scale, "{}:text", "is <U1: save numbers"),
-        (read_fixed, "sexx", "'sexx' is no feature; did you mean sex"),
-        (read_fixed, "7", "'7' is no feature"),
+        (read_fixed, "sexx", "'sexx' is not a feature; did you mean sex"),
+        (read_fixed, "7", "'7' is not a feature"),
         (read_fixed, "{}:scale", "holds other numbers than 0 and 1"),
     ],
 )

@@ -126,7 +126,7 @@ def test_hf_refuses_pickles_and_code(vit: tuple[Path, nn.Module], tmp_path: Path
     (folder / "config.json").write_text(
         '{"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForImageClassification": "own.M"}}'
     )
-    assert_refused("cannot load hf:.*no code of its own", f"hf:{folder}")
+    assert_refused("cannot load hf:.*without custom code", f"hf:{folder}")
     assert not (tmp_path / "marker").exists()
     assert_refused("no folder /nowhere/at/all", "hf:/nowhere/at/all")
 

@@ -227,8 +227,10 @@ def test_onnx_with_an_unknown_operator(tmp_path: Path) -> None:
     ends = [h.make_tensor_value_info("x", 1, [2, 3, 4, 4]), h.make_tensor_value_info("y", 1, [2, 3])]
     graph = h.make_graph(nodes, "g", ends[:1], ends[1:])
     onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
-    line = assert_refused("onnx2torch cannot convert .*: unknown operator Det; opset 13 was used", f"{tmp_path}/m.onnx")
-    assert "tried as opset 17" in line
+    line = assert_refused(
+        "onnx2torch cannot convert .*: unknown operator Det; neither opset 13 nor", f"{tmp_path}/m.onnx"
+    )
+    assert "a conversion to opset 17" in line
 
 
 def test_onnx_file_without_a_graph(tmp_path: Path) -> None:

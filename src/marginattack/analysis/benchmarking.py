@@ -1,4 +1,4 @@
-r"""Attacks compared on equal terms: the same samples, the same budget of passes, one pool of best known distances.
+r"""Comparison of attacks on equal terms: the same samples, the same budget, the same pool of best known distances.
 
 Local optimality is AttackBench's (Cinà et al. 2025): with :math:`A` the area under robust accuracy against distance up
 to :math:`d_{max}`, the largest of the best known distances,
@@ -33,7 +33,7 @@ from marginattack.core.validation import Batch
 from marginattack.errors import InputError
 from marginattack.execution.session import Session
 
-STRIDE = 5  # every fifth point of the history's grid: each is 1.28 times the one before
+STRIDE = 5  # every fifth point of the history's grid: each is 1.28 times the previous one
 
 Numbers = NDArray[np.float64]
 
@@ -92,13 +92,13 @@ def run_trial(
 
 
 def best_distances(trials: Sequence[Trial]) -> Numbers:
-    """The least distance of each sample over all trials."""
+    """The smallest distance of each sample over all trials."""
     best: Numbers = np.min([trial.distance for trial in trials], axis=0)
     return best
 
 
 def max_distance(best: Numbers) -> float:
-    """d_max: the largest of the best distances that are finite."""
+    """d_max: the largest finite best distance."""
     return float(best[np.isfinite(best)].max(initial=0.0))
 
 
@@ -108,7 +108,7 @@ def robust_accuracy_area(distance: Numbers, d_max: float, accuracy: float = 1.0)
 
 
 def local_optimality(distance: Numbers, best: Numbers, accuracy: float = 1.0) -> float:
-    """1 where the attack found the best distance of every sample, 0 where it found nothing."""
+    """1 if the attack found the best distance of every sample, 0 if it found nothing."""
     d_max = max_distance(best)
     least = robust_accuracy_area(best, d_max, accuracy)
     room = accuracy * d_max - least
@@ -177,7 +177,7 @@ def minimum_norm_attacks(norm: str) -> list[str]:
 def attack_by_name(name: str, budget: int) -> Attack:
     """One of our attacks, ``preset:NAME`` for the paper's settings, or an external attack such as ``advlib:ddn``.
 
-    Attacks within a radius take it behind an @: ``square@0.3``.
+    Attacks within a radius take it after an @: ``square@0.3``.
     """
     if name in SIZED_BY_BUDGET:
         return SIZED_BY_BUDGET[name](budget)
@@ -190,16 +190,14 @@ def attack_by_name(name: str, budget: int) -> Attack:
 
 
 COLUMNS = ("attack", "budget", "optimality", "excess", "median", "mean", "success", "passes", "seconds")
-
-
 LEGEND = (
-    "excess: mean over the best distance found by any attack here; not found counts as the largest of those. "
+    "excess: mean excess over the best distance found by any attack here; not found counts as the largest of those. "
     "optimality: AttackBench's local optimality; 1 is best."
 )
 
 
 def table(trials: Mapping[str, Sequence[Trial]]) -> list[tuple[str, ...]]:
-    """Cells under COLUMNS, by budget and excess; the best distances are those of all the given trials."""
+    """Cells under COLUMNS, sorted by budget and excess; best distances are over all given trials."""
     best = best_distances([trial for each in trials.values() for trial in each])
     rows = [(trial.budget, name, summary(trial, best)) for name, each in trials.items() for trial in each]
     rows.sort(key=lambda row: (row[0], row[2]["excess"]))

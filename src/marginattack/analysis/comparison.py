@@ -15,11 +15,11 @@ from marginattack.margins import Margins
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(PairedComparison):
-    """Margins b compared with margins a; ``n`` and what is about margins cover samples that both classify correctly.
+    """Margins b compared with margins a; ``n`` and all statistics of margins cover samples correct in both.
 
     Attributes:
         norm: the norm of the margins.
-        shared: how many samples are in both.
+        shared: the number of samples in both.
         accuracy_a: the clean accuracy of a on them.
         accuracy_b: that of b.
         robust_a: per ε, the robust accuracy of a on them.
@@ -49,7 +49,7 @@ class Comparison(PairedComparison):
 def compare(a: Margins, b: Margins, *, eps: float | Sequence[float | int] = ()) -> Comparison:
     """Compare two results, such as of two models or two attacks, on the samples that they share.
 
-    Samples are matched by their pixels; where a result has no inputs, by their position.
+    Samples are matched by their pixels, or by their position if a result has no inputs.
 
     Args:
         a: The baseline.
@@ -72,7 +72,7 @@ def compare(a: Margins, b: Margins, *, eps: float | Sequence[float | int] = ()) 
     """
     for what, left, right in (("norms", a.norm, b.norm), ("scales", a.settings.get("scale"), b.settings.get("scale"))):
         if left != right:
-            raise InputError(f"the {what} are {left} and {right}: compare margins that were measured alike")
+            raise InputError(f"the {what} are {left} and {right}: compare margins with the same norm and scale")
     eps = (float(eps),) if isinstance(eps, int | float) else eps
     rows_a, rows_b = _match(a, b)
     a, b = a[rows_a], b[rows_b]
@@ -87,7 +87,7 @@ def compare(a: Margins, b: Margins, *, eps: float | Sequence[float | int] = ()) 
 
 
 def _match(a: Margins, b: Margins) -> tuple[Tensor, Tensor]:
-    """The rows of both that are the same sample."""
+    """The rows of both results that are the same sample."""
     if a.original is None or b.original is None:
         if len(a) != len(b) or not a.label.equal(b.label):
             sizes = f"{len(a)} and {len(b)} samples"

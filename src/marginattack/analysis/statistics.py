@@ -9,7 +9,7 @@ CONFIDENCE = 0.95
 
 
 def proportion_interval(hits: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return Wilson's score interval for a proportion of ``hits`` out of ``n``; (0, 1) where n is 0."""
+    """Return Wilson's score interval for a proportion of ``hits`` out of ``n``; (0, 1) if n is 0."""
     from scipy.stats import binomtest
 
     if n == 0:
@@ -19,7 +19,7 @@ def proportion_interval(hits: int, n: int, confidence: float = CONFIDENCE) -> tu
 
 
 def median_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return a distribution-free interval for the median; NaN where there are too few values (at 95 %, fewer than six).
+    """Return a distribution-free interval for the median; NaN for too few values (at 95 %, fewer than six).
 
     Its ends are order statistics, so that infinite values are allowed.
     """
@@ -32,12 +32,12 @@ def median_interval(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple
 
 
 def median_or_nan(values: np.ndarray) -> float:
-    """Return the median, or NaN where there are no values."""
+    """Return the median, or NaN if there are no values."""
     return float(np.median(values)) if len(values) else float("nan")
 
 
 def lower_quantile(values: np.ndarray, q: float) -> float:
-    """Return the smallest value with at least a share ``q`` of all values at or below it; NaN where there are none.
+    """Return the smallest value with at least a share ``q`` of all values at or below it; NaN if there are none.
 
     Older versions of numpy return NaN from ``quantile`` next to infinite values.
     """
@@ -54,7 +54,7 @@ class RobustAccuracy(NamedTuple):
 
 
 def robust_accuracy(margins: np.ndarray, total: int, eps: np.ndarray) -> list[RobustAccuracy]:
-    """Return the share of ``total`` samples whose margin exceeds each eps; samples without a margin count as failed."""
+    """Return the share of ``total`` samples with a margin above each eps; samples without a margin count as failed."""
     hits = (len(margins) - np.searchsorted(np.sort(margins), eps, side="right")).tolist()
     known = {k: RobustAccuracy(k, k / max(total, 1), *proportion_interval(k, total)) for k in set(hits)}
     return [known[k] for k in hits]

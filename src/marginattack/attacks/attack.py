@@ -17,7 +17,7 @@ class Attack(ABC):
 
     Attributes:
         norms: Names of the norms that it supports.
-        any_norm: Whether it supports norms of other packages too, since it knows of a norm only what ``Norm`` has.
+        any_norm: Whether it supports norms of other packages too, since it only uses the interface of ``Norm``.
         cost: Passes per step, such as "1 forward + 1 backward".
         reference: Authors and year.
 
@@ -42,7 +42,7 @@ class Attack(ABC):
             require_norm(norm, self.norms, type(self).__name__)
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
-        """Whether results stay the same where the precision of its search is chosen for speed (docs/speed.md)."""
+        """Whether results stay the same if the precision of its search is chosen for speed (docs/speed.md)."""
         return False
 
     @abstractmethod
@@ -55,6 +55,6 @@ def keeps_margins(norm: Norm, passes: int) -> bool:
 
 
 def require_norm(norm: Norm, supported: tuple[str, ...], who: str) -> None:
-    """Raise InputError unless the norm is among those that are supported."""
+    """Raise InputError unless the norm is supported."""
     if str(norm) not in supported:
         raise InputError(f"{who} supports {', '.join(supported)}, not {norm}: choose another norm or attack")

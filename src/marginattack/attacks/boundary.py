@@ -26,9 +26,9 @@ class Boundary(Attack):
 
     Args:
         steps: Proposals, each of a sideways step and a step towards x₀.
-        directions: The most noise images that are tried as a start.
-        spherical_step: First size of the sideways step, as a share of the distance.
-        source_step: First size of the step towards x₀, as a share of the distance.
+        directions: The maximum number of noise images tried as a start.
+        spherical_step: Initial size of the sideways step, relative to the distance.
+        source_step: Initial size of the step towards x₀, relative to the distance.
 
     Example:
         >>> import torch, marginattack as ma
@@ -59,20 +59,18 @@ class Boundary(Attack):
         walk = foolbox.attacks.BoundaryAttack(
             steps=self.steps, spherical_step=self.spherical_step, source_step=self.source_step
         )
-        with seeded(
-            seed, problem.x0.device
-        ):  # silent: Foolbox warns if no noise is adversarial, which is a result here
+        with seeded(seed, problem.x0.device):  # and without warnings, such as that no noise is adversarial
             noise.run(model, problem.x0, label)
             if bool(torch.isfinite(problem.incumbent.distance)):
                 try:
                     walk.run(model, problem.x0, label, starting_points=problem.incumbent.points)
-                except ValueError as error:  # a randomised model may decide otherwise when it is queried again
+                except ValueError as error:  # a randomised model may decide differently when queried again
                     if "starting_points" not in str(error):
                         raise
 
 
 class _Decisions:
-    """A problem as a Foolbox model with two logits; the second is higher where a point is adversarial."""
+    """A problem as a Foolbox model with two logits; the second is higher if a point is adversarial."""
 
     def __init__(self, problem: Problem, foolbox: Any) -> None:
         self.problem = problem
@@ -86,7 +84,7 @@ class _Decisions:
 def _import_foolbox() -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it imports names that scipy has moved
+            warnings.simplefilter("ignore")  # about names that scipy has moved
             return import_module("foolbox")
     except ImportError:
         raise InputError('Boundary needs Foolbox 3.3.4: pip install "marginattack[peers]"') from None

@@ -31,11 +31,11 @@ from marginattack.core.norms import L2, LINF, Norm
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
 
-EDGE = 0.999999  # inputs are scaled by this about the centre of the box, because w is infinite at a bound
+EDGE = 0.999999  # inputs are scaled by this around the centre of the box, because w is infinite at a bound
 
 
 class TanhBox:
-    """x = centre + half · tanh w, which maps all of space into the box; unbounded coordinates stay as they are."""
+    """x = centre + half · tanh w, which maps all points into the box; unbounded coordinates are not transformed."""
 
     def __init__(self, box: Box) -> None:
         self.bounded = torch.isfinite(box.hi - box.lo)
@@ -60,7 +60,7 @@ class TanhBox:
 class ClampedBox(TanhBox):
     """x = centre + half · w, with w clamped to [−1, 1] after every step: their projected gradient descent.
 
-    At a bound tanh is flat, so that it takes hundreds of steps to leave it, which ℓ∞ needs of most coordinates.
+    At a bound tanh is flat, so that leaving it takes hundreds of steps, and in ℓ∞ most coordinates must move.
     """
 
     def w(self, x: Points) -> Points:
@@ -119,9 +119,9 @@ class CarliniWagner(Attack):
 
     Args:
         searches: Values of the multiplier.
-        steps: The most steps of Adam per value.
+        steps: The maximum number of steps of Adam per value.
         rate: Adam's learning rate.
-        confidence: κ, by how much the wrong class must lead in the search.
+        confidence: κ, by how much the logit of the wrong class must exceed the label's in the search.
         initial: The first multiplier.
         abort: In ℓ2, whether a sample waits for the next search once a tenth of the steps lowered its loss by < 0.01 %.
 

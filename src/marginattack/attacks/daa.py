@@ -18,7 +18,7 @@ from marginattack.core.losses import CROSS_ENTROPY, Loss
 from marginattack.core.problem import Problem
 from marginattack.core.types import Points, Scalars
 
-# (x, ĝ), both (samples, particles, d) ↦ what each particle descends; ĝ is ∇L over its mean size
+# (x, ĝ), both (samples, particles, d) ↦ the direction of each particle; ĝ is ∇L over its mean size
 Flow: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 

@@ -28,10 +28,10 @@ class DeepFool(Attack):
     """Steps to the nearest linearised class boundary (targeted: to that of the target), up to an adversarial point.
 
     Args:
-        steps: The most steps.
+        steps: The maximum number of steps.
         candidates: How many of the highest other classes are considered per step.
-        overshoot: How far past the boundary the point is placed, as a share of the perturbation.
-        nudge: Additional length of each step, as a share of the perturbation.
+        overshoot: How far past the boundary the point is placed, relative to the perturbation.
+        nudge: Additional length of each step, relative to the perturbation.
 
     Example:
         >>> import torch, marginattack as ma
@@ -54,7 +54,7 @@ class DeepFool(Attack):
         for _ in range(self.steps):
             p = p + self.step(problem, x, self.nudge * problem.norm.size(p))
             x = problem.box.clamp(problem.x0 + (1 + self.overshoot) * p)
-            # A forward of its own costs less than the candidates' backwards at points that have crossed.
+            # A separate forward costs less than the candidates' backwards at points that have crossed.
             problem.value(x)
             problem.budget.deactivate(torch.isfinite(problem.incumbent.distance[:, 0]))
 

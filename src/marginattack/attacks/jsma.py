@@ -22,7 +22,7 @@ from marginattack.core.types import Points, Scalars
 PAIRS_AT_ONCE = 2**24  # pairs whose saliency is kept in memory
 
 
-# A saliency maps (a, b) to a score and the chosen features, none where no score is positive. a and b: how far a step of
+# A saliency maps (a, b) to a score and the chosen features, none if no score is positive. a and b: how far a step of
 # each feature moves the own class and the others towards the goal; −∞ for features that must not move.
 @dataclass(frozen=True)
 class Single:
@@ -62,7 +62,7 @@ class Pairs:
 
 
 def _front(a: Points, b: Points) -> Tensor:
-    """The features that fewer than two others reach in both a and b, as columns; shorter rows are filled up."""
+    """The features that fewer than two others exceed in both a and b, as columns; shorter rows are padded."""
     a, order = a.sort(1, descending=True)
     b = b.gather(1, order)
     # The second largest b before each column is the largest of min(b, largest b before it).

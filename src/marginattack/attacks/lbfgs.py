@@ -28,8 +28,8 @@ class LBFGS(Attack):
     Args:
         growths: How often the multiplier may grow until it works.
         growth: Factor by which it grows.
-        bisections: Bisections between the smallest that worked and the largest that did not.
-        steps: The most steps per multiplier.
+        bisections: Bisections between the smallest multiplier that worked and the largest that did not.
+        steps: The maximum number of steps per multiplier.
 
     Example:
         >>> import torch, marginattack as ma
@@ -51,7 +51,7 @@ class LBFGS(Attack):
         problem.for_each_sample(self.attack_sample)
 
     def attack_sample(self, problem: Problem) -> None:
-        """Search the smallest multiplier that works, for a problem of one sample."""
+        """Search for the smallest multiplier that works, for a problem of one sample."""
         loss = CROSS_ENTROPY if problem.targeted else MARGIN
         value, g = problem.value_and_gradient(problem.x0, loss=loss)
         m = float(value.abs() / g.square().sum().clamp(min=torch.finfo(g.dtype).tiny))

@@ -17,8 +17,8 @@ from marginattack.core.types import Points, Scalars
 class LogitDifferenceAttack(FixedRadiusAttack):
     """Projected steepest descent on l_y − l_t for one class t after another, the most likely at x₀ first.
 
-    A run keeps its class t, where ``losses.MARGIN`` would change it with the iterate. A targeted problem has a single
-    class. The leaderboard entry has no paper: steps, starts and order are our choice.
+    A run keeps its class t; ``losses.MARGIN`` would change it with the iterate. A targeted problem has a single class.
+    The leaderboard entry has no paper: steps, starts and order are our choice.
 
     Args:
         eps: Radius of the ball around x₀.

@@ -1,4 +1,4 @@
-"""Attacks by name: ours and those of other libraries; those within a radius take it behind an @, as in square@8/255."""
+"""Attacks by name, ours and those of other libraries. Attacks within a radius take it after an @: square@8/255."""
 
 from collections.abc import Iterable
 from dataclasses import replace

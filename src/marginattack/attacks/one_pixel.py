@@ -37,7 +37,7 @@ class OnePixel(Attack):
     Args:
         pixels: k
         population: Candidates per generation, rounded down to a multiple of the variables as in ART 1.20.
-        generations: The most generations after the first population.
+        generations: The maximum number of generations after the first population.
         strategy: As in ``scipy.optimize.differential_evolution``.
         mutation: As in ``scipy.optimize.differential_evolution``.
         of: The loss that is minimised, one of ``marginattack.core.losses``.

@@ -1,4 +1,4 @@
-"""The other side of the margin: certified lower bounds, evidence of optimality, and CLEVER, an estimate."""
+"""Certified lower bounds of margins, evidence of optimality, and CLEVER, an estimate."""
 
 from marginattack.bounds.brackets import Brackets as Brackets
 from marginattack.bounds.clever import Clever as Clever

@@ -1,4 +1,4 @@
-"""Brackets: both sides of each margin, one row per sample."""
+"""Brackets: a lower and an upper bound of each margin, one row per sample."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,32 +11,32 @@ from torch import Tensor
 from marginattack.errors import InputError
 from marginattack.margins import CLOSED, Margins
 
-AGREE = 1e-6  # share by which a lower bound may exceed a margin, since solvers have tolerances
+AGREE = 1e-6  # relative: by how much a lower bound may exceed a margin, since solvers have tolerances
 
 
 def check_agreement(lower: Tensor, upper: Tensor) -> None:
-    """Refuse certified radii beyond the distance of an adversarial point: one of both is wrong."""
+    """Raise InputError for a certified radius beyond the distance of an adversarial point: one of them is wrong."""
     if bool((wrong := lower > (1 + AGREE) * upper).any()):
         row = int(wrong.nonzero()[0])
         known = f"sample {row} is certified to {lower[row]:.4g}, but has a margin of {upper[row]:.4g}"
-        raise InputError(f"{known}: bounds and margins are of different models or inputs")
+        raise InputError(f"{known}: compute bounds and margins with the same model and inputs")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Brackets:
-    """Between which distances the decision boundary lies: no adversarial point is nearer than ``lower``.
+    """Lower and upper bounds of the distance to the decision boundary; no adversarial point is nearer than ``lower``.
 
     Attributes:
         norm: "l1", "l2" or "linf".
-        lower: (n,) float64, certified; 0 where the input is misclassified or nothing could be certified, infinite where
-            the whole box is classified correctly.
-        upper: (n,) float64, the distance of a known adversarial point; infinite where none is known.
-        adversarial: shaped like the images; the point at distance ``upper`` where it is known, else the image itself.
-        per_class: (n, classes) float64, what is certified towards each class; infinite for the label.
+        lower: (n,) float64, certified; 0 if the input is misclassified or nothing could be certified, infinite if the
+            whole box is classified correctly.
+        upper: (n,) float64, the distance of a known adversarial point; infinite if none is known.
+        adversarial: shaped like the images; the point at distance ``upper`` if it is known, else the image itself.
+        per_class: (n, classes) float64, the certified radius towards each class; infinite for the label.
         adversarial_label: (n,) the predicted class of ``adversarial``.
         label: (n,) the true class.
         prediction: (n,) the predicted class of the input.
-        certified_by: the method behind each lower bound; "" where it is 0.
+        certified_by: the method behind each lower bound; "" if it is 0.
         seconds: the time spent on all samples.
         settings: what the bounds were computed with.
 
@@ -71,13 +71,13 @@ class Brackets:
 
     @property
     def closed(self) -> Tensor:
-        """(n,) bool, whether both sides agree to 1 %."""
+        """(n,) bool, whether both bounds agree to 1 %."""
         return (self.lower >= (1 - CLOSED) * self.upper) | (self.upper == 0)
 
     def add_to(self, margins: Margins) -> Margins:
-        """Return margins with these bounds: ``lower``, ``certified_by`` and ``closed``, the better one of both.
+        """Return margins with these bounds or their own, whichever is better: ``lower``, ``certified_by``, ``closed``.
 
-        Where a nearer adversarial point than that of the attack is known, it takes its place.
+        An adversarial point that is nearer than the attack's replaces it.
 
         Args:
             margins: What ``ma.measure`` returned for the same samples.
@@ -116,7 +116,7 @@ class Brackets:
         )  # fmt: skip
 
     def certified_accuracy(self, eps: float | Sequence[float | int]) -> Any:
-        """Return the share of samples that no perturbation of size ``eps`` or less can change the right class of.
+        """Return the share of samples that are classified correctly under every perturbation of size ``eps`` or less.
 
         Args:
             eps: one distance or several, in the unit of the pixels.
@@ -153,8 +153,4 @@ class Brackets:
         ratio = torch.where(lower == upper, 1.0, lower / upper)
         middle = [float(np.median(each)) if len(each) else float("nan") for each in (lower, upper, ratio)]
         names = ("median_lower", "median_upper", "median_ratio")
-        return {
-            "n": len(self),
-            "closed": float(self.closed.double().mean()),
-            **dict(zip(names, middle, strict=True)),
-        }
+        return {"n": len(self), "closed": float(self.closed.double().mean()), **dict(zip(names, middle, strict=True))}

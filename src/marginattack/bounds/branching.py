@@ -6,10 +6,10 @@ over a class,
 
 .. math:: \min_{domain} c(x) \ge \max_{\alpha, \beta} \min_{region} \underline{c}_\alpha(x) - \beta^\top (s \odot z(x))
 
-Where it is positive, the domain is done. Where it is not, adversarial points can lie only where the linear function on
-the right is not positive either. Near the margin that is a thin cap of the ball. Intersecting the region with it
-tightens the bounds of all neurons, often until few signs are open (compare Kotha et al. 2023); then the domain is split
-at the neuron whose relaxation costs most. All bounds hold in floating point, as those of CROWN do.
+If it is positive, the domain is done. Otherwise adversarial points can lie only where the linear function on the right
+is not positive either. Near the margin that is a thin cap of the ball. Intersecting the region with it tightens the
+bounds of all neurons, often until few signs are open (compare Kotha et al. 2023); then the domain is split at the
+neuron whose relaxation costs most. All bounds hold in floating point, as those of CROWN do.
 """
 
 from dataclasses import dataclass, replace
@@ -23,28 +23,28 @@ from marginattack.bounds.propagation import CROWN, ERROR_FACTOR, Limits, Linear,
 from marginattack.bounds.regions import Region, least
 from marginattack.bounds.relaxations import ReLU
 
-Table = dict[tuple[str, int], Tensor]  # one row per domain: what it holds, and of which node
+Table = dict[tuple[str, int], Tensor]  # one row per domain; keys are the quantity and the node
 ROOT = replace(CROWN, inner_steps=10)
 ROOT_STEPS, STEPS, LEAF_STEPS = 40, 10, 200  # of Adam on slopes and multipliers
 SLOPE_RATE, MULTIPLIER_RATE = 0.1, 0.2
 SLACK = 1.5  # times the rounding at the root
 CACHED = 2**18  # numbers per tensor that stay in a processor's cache
-WORTHWHILE = 0.9  # bounds of all domains together, over those before: below this, tightening again pays
-LOOKED_AT = 8  # domains per round whose least point may lead to an adversarial one
+WORTHWHILE = 0.9  # times the previous sum of bounds: tightening continues while it improves by more
+LOOKED_AT = 8  # domains per round, whose minimiser may lead to an adversarial point
 
 
 def take(table: Table, rows: Tensor) -> Table:
-    """Some domains."""
+    """Select domains."""
     return {key: value[rows] for key, value in table.items()}
 
 
 def join(tables: list[Table]) -> Table:
-    """All domains of several tables."""
+    """Concatenate the domains of several tables."""
     return {key: torch.cat([each[key] for each in tables]) for key in tables[0]}
 
 
 def _signs(low: Tensor, high: Tensor) -> Tensor:
-    """1 where a neuron is not negative, −1 where it is not positive, 0 where its sign is open."""
+    """1 if a neuron is not negative, −1 if it is not positive, 0 if its sign is open."""
     return (low >= 0).to(low) - (high <= 0).to(low)
 
 
@@ -78,15 +78,15 @@ class Branching:
         return goals
 
     def shrink(self, region: Region) -> None:
-        """Go on in a smaller region; there, what was set aside may be decided."""
+        """Continue in a smaller region, in which domains that were set aside may be decided."""
         self.region = region
         self.work, self.aside = join([self.work, *self.aside]), []
 
     def step(self) -> None:
-        """Split the domains with the least bounds; those that have no open sign are bounded longer, then set aside.
+        """Split the domains with the lowest bounds; those without an open sign are bounded longer, then set aside.
 
         Raises:
-            OutOfTime: The deadline has passed; what was open is still open.
+            OutOfTime: The deadline has passed; open domains stay open.
         """
         order = self.work["bound", 0].argsort()
         now, later = take(self.work, order[: self.batch]), take(self.work, order[self.batch :])
@@ -134,7 +134,7 @@ class Branching:
         return join(halves)
 
     def _bound(self, table: Table, steps: int) -> Table:
-        """Bound these domains; what is left of them, with the neuron at which to split each."""
+        """Bound these domains; return the open ones, with the neuron at which to split each."""
         n = len(table["goal", 0])
         self.domains += n
         region = self.region.repeat(n)
@@ -197,7 +197,7 @@ class Branching:
         return function.rows.widen(self.graph.nodes[0].shape).a.flatten(2)
 
     def _choose(self, propagation: Propagation, seen: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
-        """For each domain the neuron whose relaxation costs most: its node, −1 where no sign is open, and its place."""
+        """For each domain the neuron whose relaxation costs most: its node, −1 if no sign is open, and its place."""
         scores, places = [], []
         for index, z in self.relus.items():
             low, high = propagation.bounds[z]
@@ -212,7 +212,7 @@ class Branching:
         return torch.where(score > 0, node, -1), torch.stack(places).gather(0, best[None])[0]
 
     def leaves(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """The polytopes A x ≤ b of the latest that were set aside, with their adversarial points; A, b and the goal."""
+        """A, b and the goal of the latest domains set aside: the polytopes A x ≤ b hold their adversarial points."""
         found = []
         for table, row in ((each, row) for each in self.stuck for row in range(len(each["goal", 0]))):
             one = take(table, torch.tensor([row], device=self.leads.device))
@@ -229,7 +229,7 @@ class Branching:
         return found
 
     def _least_points(self, table: Table) -> Tensor:
-        """Where the linear function of each domain is least in the region."""
+        """The minimiser of the linear function of each domain over the region."""
         region = self.region.repeat(len(table["goal", 0]))
         flat = [each.flatten(1)[:, None] for each in (region.centre, region.down, region.up)]
         a = table["cut", 0][:, None].clone().requires_grad_()

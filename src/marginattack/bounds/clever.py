@@ -9,8 +9,8 @@ whose end point (its location, by maximum likelihood) estimates L.
 **An estimate, not a bound.** A margin may be smaller or larger. Random points miss the steep regions that an attack
 finds; a model whose gradients are masked (saturated, quantised, stepwise) appears flat to them and gets a score that
 is far too high (Goodfellow 2018, "Gradient masking causes CLEVER to overestimate adversarial perturbation size"); local
-Lipschitz constants are loose even where they are known (Huster, Chiang, Chadha 2018). Report it beside measured
-margins, never in their place: where it exceeds one, it is wrong.
+Lipschitz constants are loose even if they are known (Huster, Chiang, Chadha 2018). Report it next to measured margins,
+never instead of them: an estimate that exceeds a margin is wrong.
 """
 
 from collections.abc import Callable
@@ -36,13 +36,13 @@ SMALLEST = 2.0**-25  # half a unit of the uniform draws: keeps their logarithms 
 
 @dataclass(frozen=True, kw_only=True)
 class Clever:
-    """The estimates, one row per sample: 0 where the input is misclassified, at most ``radius``. No lower bounds."""
+    """The estimates, not bounds, one row per sample: at most ``radius``; 0 if the input is misclassified."""
 
     norm: str
     radius: float
-    estimate: Tensor  # (n,) float64: the least over classes, or that of the target
-    per_class: Tensor  # (n, classes) float64; infinite for the predicted class and those not asked for
-    slope: Tensor  # (n, classes) float64: L, NaN likewise
+    estimate: Tensor  # (n,) float64: the smallest over classes, or that of the target
+    per_class: Tensor  # (n, classes) float64; infinite for the predicted class and those not requested
+    slope: Tensor  # (n, classes) float64: L; NaN for the same classes
     fit: Tensor  # (n, classes) float64: p-value of the Kolmogorov-Smirnov test of the fit; below 0.05 the fit is bad
     settings: dict[str, Any]
 
@@ -72,7 +72,7 @@ def clever(
         The estimates with their slopes and goodness of fit.
 
     Raises:
-        InputError: If an argument is out of range or does not suit the model.
+        InputError: An argument is out of range or does not fit the model.
 
     Example:
         >>> import torch

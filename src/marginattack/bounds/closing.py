@@ -1,7 +1,7 @@
-"""Close brackets exactly: branch and bound at the radius that closes them; mixed-integer programs where pools are.
+"""Close brackets exactly: branch and bound at the radius that closes them, or mixed-integer programs with max-pooling.
 
-A bracket is closed once no adversarial point lies within (1 − tolerance) times the nearest known distance: a question
-of yes or no at one radius. A nearer point that turns up on the way lowers that radius; domains that are done stay done.
+A bracket is closed if no adversarial point lies within (1 − tolerance) times the nearest known distance: a yes-or-no
+question at one radius. A nearer point that is found on the way lowers that radius; finished domains stay finished.
 """
 
 import time
@@ -32,18 +32,18 @@ from marginattack.core.validation import Batch
 from marginattack.execution.session import Session
 
 BEYOND = (1.0, 2.0, 4.0, 8.0, 16.0)  # times the rounding of the logits: how far beyond the boundary points are moved
-SAFETY = 1e-6  # share of a solver's bound that its tolerances may cost
-WHOLE = 1 + 1e-9  # times the largest distance in the box: all of it, whatever the rounding
+SAFETY = 1e-6  # relative error of a solver's bound, from its tolerances
+WHOLE = 1 + 1e-9  # times the largest distance in the box: covers all of it despite rounding
 GROWN = 1 + 1e-12  # by how much a region may exceed its radius
 INSIDE = 0.99  # of the tolerance, so that rounding does not leave a bracket open
 PROJECTIONS = 4  # onto the boundary's tangent plane, from points that may lead to a nearer adversarial one
-NEARER = 1e-5  # a nearer point is nearer by this share, and this share of the label's lead beyond the boundary
-FIRST_SHARE = 0.7  # of a sample's time for the radius that closes its bracket; smaller ones get the rest
+NEARER = 1e-5  # relative: by how much a point must be nearer, and how far beyond the boundary it is placed
+FIRST_SHARE = 0.7  # of a sample's time for the radius that closes its bracket; smaller radii get the rest
 
 
 @dataclass(frozen=True, eq=False)
 class Closing:
-    """What is worked on: validated samples, what is certified towards each class, and the nearest known points."""
+    """Validated samples, their certified radii towards each class, and their nearest known adversarial points."""
 
     session: Session
     graph: Graph
@@ -55,7 +55,7 @@ class Closing:
     adversarial: Tensor  # like the images, at distance upper
 
     def run(self, rows: Tensor, tolerance: float, limits: Limits) -> str:
-        """Close these samples; the time left is shared out evenly. Returns what their certificates are called.
+        """Close these samples, with equal shares of the time left; return the name of their certificates.
 
         Raises:
             InputError: The network is not piecewise linear.
@@ -75,7 +75,7 @@ class Closing:
         return "exact" if matrices is None else "milp"
 
     def _close(self, row: int, tolerance: float, limits: Limits) -> None:
-        """Branch and bound at the radius that closes the bracket, and where that fails at smaller ones."""
+        """Branch and bound at the radius that closes the bracket, and if that fails, at smaller ones."""
         now = time.monotonic()
         first = replace(limits, deadline=now + FIRST_SHARE * (limits.deadline - now))
         failed = 1 - INSIDE * tolerance  # shares of the nearest known distance
@@ -90,15 +90,15 @@ class Closing:
                 failed = share
 
     def _reach(self, row: int) -> float:
-        """The distance that matters: of the nearest known point, or of the farthest one of the box."""
+        """The relevant distance: of the nearest known adversarial point, or of the farthest point of the box."""
         return float(torch.minimum(self.upper, self.farthest * WHOLE)[row])
 
     def _branch(self, row: int, share: float, limits: Limits) -> bool:
-        """Branch and bound within a share of the distance that matters; whether it proves that no point is there."""
+        """Branch and bound within a share of the relevant distance; return whether no adversarial point is there."""
         certified, device = self.per_class[row], self.session.classifier.device
         label = int(self.samples.labels[row])
         region = self._region(row, share)
-        whole = float(region.radius) > float(self.farthest[row])  # then what is proven holds at any distance
+        whole = float(region.radius) > float(self.farthest[row])  # then a proof holds at any distance
         goals = (certified < (torch.inf if whole else share * self._reach(row))).nonzero()[:, 0]
         unit = torch.eye(self.samples.classes, dtype=torch.float64, device=device)
         search = None
@@ -121,15 +121,19 @@ class Closing:
         return bool(proven.all())
 
     def _region(self, row: int, share: float) -> Region:
-        """The region within a share of the distance that matters; the whole box where no point is known."""
-        images, device = self.samples.images[row, None].double(), self.session.classifier.device
-        lo, hi = (each.double() for each in self.session.classifier.bounds_for(images))
+        """The region within a share of the relevant distance; the whole box if no adversarial point is known."""
         reach = self._reach(row)
-        radius = torch.tensor([reach if reach > float(self.farthest[row]) else share * reach], dtype=torch.float64)
-        return make_region(self.norm, images, lo, hi, radius).to(torch.float64, device)
+        return self._ball(row, reach if reach > float(self.farthest[row]) else share * reach)
+
+    def _ball(self, row: int, radius: float) -> Region:
+        """The region within a radius, in float64 on the model's device."""
+        images, classifier = self.samples.images[row, None].double(), self.session.classifier
+        lo, hi = (each.double() for each in classifier.bounds_for(images))
+        region = make_region(self.norm, images, lo, hi, torch.tensor([radius], dtype=torch.float64))
+        return region.to(torch.float64, classifier.device)
 
     def _look(self, row: int, points: Tensor) -> bool:
-        """Whether a point on the tangent plane of the boundary, seen from some points, is a nearer adversarial one."""
+        """Project these points onto tangent planes of the boundary; return whether one is adversarial and nearer."""
         if not len(points):
             return False
         classifier, batch = self.session.classifier, self.samples.select(torch.tensor([row]))
@@ -192,18 +196,15 @@ class Closing:
 
     def _relax(self, row: int, cutoff: float, limits: Limits) -> tuple[Propagation, Tensor, Tensor]:
         """Bounds of all nodes within the cut-off, of the label's lead over each class, and the rounding in it."""
-        images, device = self.samples.images[row, None].double(), self.session.classifier.device
-        lo, hi = (each.double() for each in self.session.classifier.bounds_for(images))
-        radius = torch.tensor([cutoff], dtype=torch.float64)
-        region = make_region(self.norm, images, lo, hi, radius).to(torch.float64, device)
+        device = self.session.classifier.device
         with torch.no_grad():
-            propagation = Propagation(self.graph.to(torch.float64), region, CROWN, limits)
+            propagation = Propagation(self.graph.to(torch.float64), self._ball(row, cutoff), CROWN, limits)
             classes = torch.arange(self.samples.classes, device=device)[None]
             least, errors = propagation.leads(self.samples.labels[row, None].to(device), classes)
         return propagation, least[0].cpu(), errors[0].cpu()
 
     def _solve(self, row: int, cutoff: float, encoding: Encoding, errors: Tensor, deadline: float) -> None:
-        """One program per class that may be within the cut-off, which falls with every nearer point."""
+        """Solve one program per class that may be within the cut-off, which falls with every nearer point."""
         label, certified = int(self.samples.labels[row]), self.per_class[row]
         goals = [int(j) for j in certified.argsort() if float(certified[j]) < cutoff]
         for place, other in enumerate(goals):

@@ -1,4 +1,4 @@
-"""A model as a graph of affine and non-linear operations, traced by torch.export; unknown operations are refused."""
+"""A model as a graph of affine and non-linear operations, traced by torch.export; unknown ones raise InputError."""
 
 import io
 import logging
@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from marginattack.bounds.operations import Affine, Shape
+from marginattack.bounds.operations import Affine, Shape, require_precision
 from marginattack.bounds.relaxations import NonLinear
 from marginattack.bounds.translation import Call, Untranslatable, find_rule
 from marginattack.core.flags import consistent_tf32
 from marginattack.errors import InputError, one_line
 
-SAMPLES = 3  # per traced batch: another number than most axes have
-CLOSE = 1e-3  # the largest difference between the graph's logits and the model's, as a share of the largest logit
+SAMPLES = 3  # per traced batch, different from the length of most axes
+CLOSE = 1e-3  # the largest difference between the graph's logits and the model's, relative to the largest logit
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One operation: its rule, its inputs by their number, and the shape of its output for one sample."""
+    """One operation: its rule, the numbers of its inputs, and the shape of its output for one sample."""
 
     rule: Affine | NonLinear | None  # None: the input of the network
     inputs: tuple[int, ...]
@@ -60,9 +60,7 @@ def trace(model: nn.Module, images: Tensor) -> Graph:
             float32 or float64.
     """
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), images.dtype)
-    if dtype not in (torch.float32, torch.float64):
-        name = str(dtype).removeprefix("torch.")
-        raise InputError(f"model computes in {name}: bounds need float32 or float64, such as model.float()")
+    require_precision(dtype)
     images = images.to(dtype)
     example = images[torch.arange(SAMPLES, device=images.device) % len(images)].clone()
     silenced = logging.root.manager.disable
@@ -81,7 +79,8 @@ def trace(model: nn.Module, images: Tensor) -> Graph:
         expected, found = model(example.clone()), graph.value(example)  # a model may edit its input
     if not torch.allclose(found, expected, rtol=CLOSE, atol=CLOSE * float(expected.abs().max())):
         change = float((found - expected).abs().max())
-        raise InputError(f"the traced graph differs from the model by {change:.3g} in a logit: bounds would be wrong")
+        hint = "bounds would be wrong; simplify the model"
+        raise InputError(f"the traced graph differs from the model by {change:.3g} in a logit: {hint}")
     return graph
 
 
@@ -121,7 +120,7 @@ class _Translator:
         return self._reached(found)
 
     def _translate(self, node: fx.Node) -> Node | None:
-        """The node of one call; None where it computes a constant or nothing that is used."""
+        """The node of one call; None if it computes a constant or its output is not used."""
         args = fx.map_arg((node.args, node.kwargs), lambda each: self.now.get(each, each))
         inputs: list[fx.Node] = []
         fx.map_arg(args, lambda each: inputs.append(each) if each in self.number else None)
@@ -153,9 +152,9 @@ class _Translator:
         return Node(rule, tuple(self.number[each] for each in inputs), tuple(values[0].shape[1:]))
 
     def _share_memory(self, node: fx.Node, name: str, in_place: bool) -> None:
-        """Note whose memory the output may share; after a change in place, nothing but the output may read it.
+        """Record whose memory the output may share; after an in-place change, only the output may read it.
 
-        torch.export rebinds the changed tensor to the output by itself, but not what else shares its memory.
+        torch.export rebinds the changed tensor to the output, but not other tensors that share its memory.
         """
         target = node.args[0]
         if not isinstance(target, fx.Node):
@@ -167,7 +166,7 @@ class _Translator:
             raise InputError(f"bounds do not cover {name.split('.')[0]} ({node.name}) in place on a shared tensor")
 
     def _reached(self, nodes: list[Node]) -> list[Node]:
-        """Only what the output depends on, in order."""
+        """The nodes that the output depends on, in order."""
         if len(self.outputs) != 1:
             raise InputError(
                 f"model returns {len(self.outputs)} tensors: wrap it so that forward returns the logits alone"
@@ -175,7 +174,7 @@ class _Translator:
         last = next(node for node in self.graph.nodes if node.name == self.outputs[0])
         last = self.now.get(last, last)
         if last not in self.number:
-            raise InputError("the model's output does not depend on its input")
+            raise InputError("the model's output does not depend on its input: check its forward")
         needed, stack = {0}, [self.number[last]]
         while stack:
             current = stack.pop()

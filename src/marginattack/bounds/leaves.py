@@ -1,4 +1,4 @@
-r"""The nearest point of a polytope: what is left of the network where every sign is fixed.
+r"""The nearest point of a polytope, on which the network is linear since every sign is fixed.
 
 .. math:: \min_x \|x - x_0\| \quad \text{s.t.} \quad A x \le b, \; lo \le x \le hi
 
@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 
 def nearest_point(a: Array, b: Array, centre: Array, lo: Array, hi: Array, norm: str) -> Array | None:
-    """The nearest point to ``centre``; None where there is none."""
+    """The nearest point to ``centre``; None if there is none."""
     return _project(a, b, centre, lo, hi) if norm == "l2" else _program(a, b, centre, lo, hi, norm)
 
 

@@ -4,9 +4,9 @@ If every layer changes distances in ℓ2 by at most a factor, the network does b
 
 .. math:: \frac{l_y(x_0) - l_j(x_0)}{L \, \|w_y - w_j\|} \;\ge\; \frac{l_y(x_0) - l_j(x_0)}{\sqrt{2} \, L}
 
-is a lower bound towards class j, w the rows of the last layer where it is linear. In networks of 1-Lipschitz layers
-(deel-torchlip, orthogonium) L is 1 by construction. That is not taken on trust: the factor of a layer with weights is
-the spectral norm of the weights that it uses, and no layer may exceed its factor near the inputs that it gets.
+is a lower bound towards class j, with w the rows of the last layer if it is linear. In networks of 1-Lipschitz layers
+(deel-torchlip, orthogonium) L is 1 by construction. This is verified: the factor of a layer with weights is the
+spectral norm of the weights that it uses, and no layer may exceed its factor on random changes of its input.
 
 The norm of a convolution is at most the largest singular value of its symbol A(ω), the Fourier transform of its kernel
 (zero padding restricts the convolution of an infinite image). It is computed on a grid of N points per axis. Since
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from marginattack.bounds.operations import require_precision
 from marginattack.core.norms import Norm
 from marginattack.core.validation import Batch
 from marginattack.errors import InputError
@@ -29,11 +30,11 @@ from marginattack.execution.session import Session
 
 POINTS_PER_DEGREE = 32  # of the grid of frequencies: 0.5 % above the norm of a convolution, at most
 GROUPED = 64  # rows of frequencies at a time
-SAFETY = 1e-9  # share by which float64 may err in a norm
-ALLOWANCE = 2.0**10  # units in the last place of the largest logit that the model's own rounding may change a gap by
+SAFETY = 1e-9  # relative error of a norm in float64
+ALLOWANCE = 2.0**10  # units in the last place of the largest logit: the model's rounding error of a gap, at most
 TRIALS = 16  # random changes of the input of each layer
-ROUNDING = 16.0  # units in the last place of its output by which a layer may err
-EXCEEDS = 1e-3  # share by which a change may grow beyond the factor before the layer is refused
+ROUNDING = 16.0  # rounding error of a layer, in units in the last place of its output
+EXCEEDS = 1e-3  # relative: by how much a change may grow beyond the factor of a layer
 
 FACTORS: dict[type[nn.Module], float] = {
     nn.Identity: 1.0, nn.Flatten: 1.0, nn.Unflatten: 1.0, nn.Dropout: 1.0, nn.PixelUnshuffle: 1.0, nn.PixelShuffle: 1.0,
@@ -62,15 +63,13 @@ class Layer:
 
 
 def certify(session: Session, samples: Batch, norm: Norm) -> Tensor:
-    """What is certified towards each class, (n, classes); 0 for classes that are ahead.
+    """The certified radius towards each class, (n, classes); 0 for classes with a higher logit than the label.
 
     Raises:
-        InputError: The model is not a sequence of layers whose Lipschitz constants are known.
+        InputError: The model is not a sequence of layers with known Lipschitz constants.
     """
-    classifier = session.classifier
-    if (dtype := classifier.dtype or samples.images.dtype) not in (torch.float32, torch.float64):
-        name = str(dtype).removeprefix("torch.")
-        raise InputError(f"model computes in {name}: bounds need float32 or float64, such as model.float()")
+    classifier, dtype = session.classifier, session.classifier.dtype or samples.images.dtype
+    require_precision(dtype)
     logits = session.logits(samples.images).double()
     with torch.no_grad():
         layers = list(_unfold(classifier.model, samples.images[:1].to(classifier.device, dtype)))
@@ -96,7 +95,7 @@ def _unfold(module: nn.Module, given: Tensor, name: str = "") -> Iterator[Layer]
             assert child is not None
             yield from _unfold(child, given, f"{name}.{key}".lstrip("."))
             given = child(given.clone())  # a layer may edit its input
-    elif (slope := getattr(module, "input_slope", None)) is not None:  # what we put in front of a model
+    elif (slope := getattr(module, "input_slope", None)) is not None:  # our preprocessing
         inner: Any = module
         yield Layer(f"{name}.normalize".lstrip("."), _Scale(slope), given)
         yield from _unfold(inner.model, inner.normalize(inner.fit(given)), f"{name}.model".lstrip("."))
@@ -105,7 +104,7 @@ def _unfold(module: nn.Module, given: Tensor, name: str = "") -> Iterator[Layer]
 
 
 def _check_end(last: Layer, logits: Tensor) -> None:
-    """Refuse a model that computes more than its layers do, such as a hook of the whole sequence."""
+    """Raise InputError for a model that computes more than its layers, for example in a hook of the sequence."""
     found = last.module(last.given.clone()).double().cpu()
     if found.shape != logits.shape or not torch.allclose(
         found, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())
@@ -114,7 +113,7 @@ def _check_end(last: Layer, logits: Tensor) -> None:
 
 
 class _Scale(nn.Module):
-    """Stands for an affine map with this Lipschitz constant."""
+    """A placeholder for an affine map with this Lipschitz constant."""
 
     def __init__(self, slope: float) -> None:
         super().__init__()
@@ -125,7 +124,7 @@ class _Scale(nn.Module):
 
 
 def _factor(layer: Layer) -> float:
-    """By which factor a layer changes distances at most, checked against the layer on random changes."""
+    """The largest factor by which a layer changes distances, checked on random changes."""
     factor = _stated_factor(layer)
     if factor is None:
         hint = "they need an nn.Sequential of linear, convolution and 1-Lipschitz layers"
@@ -182,7 +181,7 @@ def _weight_norm(layer: Layer, module: nn.Linear | nn.Conv2d) -> float | None:
         return float(torch.linalg.matrix_norm(weight, 2)) * (1 + SAFETY)
     if module.dilation != (1, 1) and module.stride != (1, 1):
         return None
-    if module.padding_mode == "circular":  # a torus: each output belongs to another place
+    if module.padding_mode == "circular":  # on a torus each output must have its own position
         sizes = zip(layer.given.shape[2:], found.shape[2:], module.stride, strict=True)
         if any(n % stride or after * stride > n for n, after, stride in sizes):
             return None

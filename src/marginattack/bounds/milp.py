@@ -28,9 +28,9 @@ from marginattack.errors import InputError
 Array = NDArray[np.float64]
 Matrix = Any  # scipy.sparse.csr_array
 Expression = tuple[Matrix, Array]  # rows × variables, and an offset per row
-BASIS = 256  # columns of a matrix that are computed at a time
+BASIS = 256  # columns of a matrix computed at a time
 FEASIBILITY = 1e-6  # of HiGHS: by how much a solution may violate a constraint
-LINEAR_NORMS = ("l1", "linf")  # those that a linear program can minimise
+LINEAR_NORMS = ("l1", "linf")  # norms that a linear program can minimise
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,14 +225,14 @@ def _max_pool(program: Program, z: Expression, rule: MaxPool, before: tuple[Tens
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known about one class: no adversarial point below ``lower``, and the nearest one that was found."""
+    """The result for one class: no adversarial point is nearer than ``lower``; the nearest point found, if any."""
 
     lower: float
     point: Array | None
 
 
 def solve_class(encoding: Encoding, label: int, other: int, cutoff: float, slack: float, deadline: float) -> Answer:
-    """The nearest point of one class within the cut-off; ``slack``: what rounding can change of the logits."""
+    """The nearest point of one class within the cut-off; ``slack`` bounds the rounding error of the logits."""
     program = encoding.program
     seconds = deadline - time.monotonic()
     if seconds <= 0:

@@ -13,9 +13,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from marginattack.errors import InputError
+
 Shape = tuple[int, ...]
 Corner = tuple[int, int]
 FEW_CHANNELS = 4  # input channels: up to here a matrix product is faster than a transposed convolution
+
+
+def require_precision(dtype: torch.dtype) -> None:
+    """Raise InputError unless a model computes in float32 or float64."""
+    if dtype not in (torch.float32, torch.float64):
+        name = str(dtype).removeprefix("torch.")
+        raise InputError(f"model computes in {name}: bounds need float32 or float64, such as model.float()")
 
 
 def rounding(terms: int, dtype: torch.dtype) -> float:

@@ -1,11 +1,11 @@
-r"""Evidence that a margin is a local minimum, where no bound is near enough: the residual of the KKT conditions.
+r"""Evidence that a margin is a local minimum if bounds are loose: the residual of the KKT conditions.
 
 At the adversarial point x with constraint c, the boundary is replaced by its tangent plane:
 
 .. math:: d = \min_z \|z - x_0\| \quad \text{s.t.} \quad \nabla c(x)^\top (z - x) = 0, \; z \in [lo, hi]^d
 
-x satisfies the KKT conditions (minus the gradient of c lies in the normal cone of ball and box) exactly if no point of
-the plane is nearer: the residual 1 − d / ‖x − x₀‖ is 0. In ℓ2 without a box it is 1 − cos of the angle between ∇c and
+x satisfies the KKT conditions (−∇c lies in the normal cone of ball and box) if and only if no point of the plane is
+nearer, that is, if the residual 1 − d / ‖x − x₀‖ is 0. In ℓ2 without a box it is 1 − cos of the angle between ∇c and
 the perturbation.
 """
 
@@ -26,19 +26,19 @@ from marginattack.margins import Margins
 def kkt_residual(
     model: nn.Module | Classifier | Session, images: Any, margins: Margins, *, bounds: Bounds | None = None
 ) -> Tensor:
-    """Tell how far each adversarial point is from a local minimum of the distance, at one query per sample.
+    """Compute how far each adversarial point is from a local minimum of the distance, with one query per sample.
 
-    A residual of 0.02 says: judged by the slope at the point, a point 2 % nearer exists. It is evidence, not a bound:
-    0 is reached in every local minimum, the global one or another, and curvature makes it pessimistic.
+    A residual of 0.02 means that, judged by the slope at the point, a point 2 % nearer exists. It is evidence, not a
+    bound: it is 0 at every local minimum, global or not, and curvature makes it pessimistic.
 
     Args:
         model: The model that was measured; or its ``Classifier``, or an open ``Session``.
         images: The inputs that were measured.
         margins: What ``ma.measure`` returned for them, in "l1", "l2" or "linf".
-        bounds: The box of a model that is not a Classifier, (lo, hi); (0, 1) unless stated.
+        bounds: The box of a model that is not a Classifier, (lo, hi), by default (0, 1).
 
     Returns:
-        (n,) float64 between 0 and 1; NaN where nothing was found or the input is misclassified.
+        (n,) float64 between 0 and 1; NaN if nothing was found or the input is misclassified.
 
     Raises:
         InputError: The margins are in l0, or do not belong to the images.

@@ -2,13 +2,13 @@ r"""Bound propagation: intervals forwards (IBP), linear functions backwards (CRO
 
 A linear function of a node is bounded from below by going backwards through the network: affine operations are
 transposed, non-linear ones replaced by the line that is lower for the sign of the coefficient, until a linear function
-of the input is left, whose least value on the region is known. The lines need bounds of every non-linear operation's
+of the input is left, whose minimum over the region is known. The lines need bounds of every non-linear operation's
 input; these come from intervals and, for neurons whose sign intervals leave open, from the same backward propagation.
 
 **Rounding.** Each affine node's output, as a model computes it in floating point, is W x + b + e with
 :math:`|e| \le \gamma (|W| |x| + |b|)`; the coefficients that propagation computes have errors of the same form. Both
 are charged where they arise: the bound is lowered by Σ |A| e, with |x| from the node's own bounds. So a bound holds for
-the network in real arithmetic and as it is computed, whatever the order of its sums.
+the network in real arithmetic and in floating point, for any order of its sums.
 """
 
 import time
@@ -24,7 +24,7 @@ from marginattack.bounds.operations import Affine, Diagonal, Rows, Shape, Sum, r
 from marginattack.bounds.regions import Region, least_value
 from marginattack.bounds.relaxations import Lines, NonLinear, ReLU
 
-TILE = 2  # height and width of the neurons whose bounds are propagated together: they read nearly the same inputs
+TILE = 2  # side of the tiles of neurons propagated together, since they read nearly the same inputs
 ERROR_FACTOR = 1.01  # covers the rounding of the error bounds themselves
 
 
@@ -34,7 +34,7 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a propagation may use: ``chunk`` numbers per tensor of coefficients, and time up to ``deadline``."""
+    """Limits of a propagation: ``chunk`` numbers per tensor of coefficients, and time until ``deadline``."""
 
     chunk: int = 2**22
     deadline: float = float("inf")  # of time.monotonic()
@@ -50,12 +50,12 @@ class Relaxation:
     """How bounds are propagated: a value of ``METHODS``, or one with other numbers.
 
     Args:
-        name: What a certificate by it is called.
-        backward: Whether linear functions are propagated, or intervals alone.
+        name: The name of its certificates.
+        backward: Whether linear functions are propagated, or only intervals.
         steps: Steps of Adam on the slopes of the lines, for bounds of the logits.
         inner_steps: The same for bounds of hidden neurons.
-        rate: The step size, as a share of a slope of 1; falls to a tenth.
-        exact: Whether branch and bound or a solver closes what the relaxation leaves open.
+        rate: The step size, relative to a slope of 1; falls to a tenth.
+        exact: Whether branch and bound or a solver closes brackets that the relaxation leaves open.
 
     Example:
         >>> from marginattack.bounds import Relaxation
@@ -95,7 +95,7 @@ class Propagation:
     region: Region
     method: Relaxation
     limits: Limits = Limits()
-    given: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # what is known of some nodes already
+    given: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # known bounds of some nodes
     bounds: list[tuple[Tensor, Tensor]] = field(init=False, default_factory=list)
     lines: dict[int, Lines] = field(init=False, default_factory=dict)
     errors: dict[int, Tensor] = field(init=False, default_factory=dict)
@@ -125,7 +125,7 @@ class Propagation:
                 self.errors[index] = self._line_errors(index, rule, self.lines[index])
 
     def _intersect(self, index: int) -> None:
-        """Bring in what is given; a sample whose bounds contradict each other has no points."""
+        """Intersect with the given bounds; if they contradict each other, the region of that sample is empty."""
         if index in self.given:
             low, high = (own.expand_as(g) for own, g in zip(self.bounds[index], self.given[index], strict=True))
             low, high = torch.maximum(low, self.given[index][0]), torch.minimum(high, self.given[index][1])
@@ -141,7 +141,7 @@ class Propagation:
         return found
 
     def _exact_intervals(self) -> set[int]:
-        """Nodes whose intervals nothing can tighten: one affine operation, and scalings, after a box."""
+        """Nodes whose intervals are tight already: one affine operation, and scalings, after a box."""
         box = self.region.norm == "linf" and self.region.cut is None
         independent, exact = ({0}, {0}) if box else (set(), set())
         for index, node in enumerate(self.graph.nodes[1:], 1):
@@ -180,7 +180,7 @@ class Propagation:
         return ERROR_FACTOR * rule.errors(*self.bounds[inputs], lines, self.graph.model_dtype)
 
     def _tighten(self, index: int, readers: list[NonLinear]) -> None:
-        """Bound those neurons by backward propagation whose bounds their readers need tighter."""
+        """Bound neurons by backward propagation if their readers need tighter bounds."""
         lo, hi = self.bounds[index]
         needed = torch.stack([reader.undecided(lo, hi) for reader in readers]).any(0)
         if not bool(needed.any()):
@@ -243,7 +243,7 @@ class Propagation:
         return Linear(pending.get(0), constant, error)
 
     def concretise(self, found: Linear, region: Region) -> tuple[Tensor, Tensor]:
-        """The least value of linear functions over a region, and the rounding in it, which is subtracted already."""
+        """The minimum of linear functions over a region, with the rounding subtracted, and the rounding."""
         value, error = found.constant, ERROR_FACTOR * found.error
         if found.rows is not None:
             rows = found.rows if region.cut is None else found.rows.widen(self.graph.nodes[0].shape)
@@ -279,7 +279,7 @@ class Propagation:
         return self._optimised(len(self.graph.nodes) - 1, Rows(rows), self.method.steps)
 
     def _optimised(self, start: int, rows: Rows, steps: int) -> tuple[Tensor, Tensor]:
-        """``lower``, the best over steps of Adam on the slopes; it ends once every bound is positive."""
+        """The best of ``lower`` over steps of Adam on the slopes; it ends once every bound is positive."""
         with torch.no_grad():
             best, error = self.lower(start, rows)
         slopes: dict[int, list[Tensor]] = {}
@@ -312,9 +312,9 @@ class Propagation:
 
 
 def _unit_rows(needed: Tensor, most: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Rows]]:
-    """Rows that pick single neurons, at most so many at a time: their flat numbers per sample, and the rows.
+    """Rows that select single neurons, at most ``most`` at a time: their flat numbers per sample, and the rows.
 
-    Neurons of an image are taken in small tiles, so that backward propagation handles what they read and no more.
+    Neurons of an image are taken in small tiles, so that backward propagation handles only what they read.
     """
     n, needed = len(needed), needed.any(0)
     numbers = torch.arange(needed.numel(), device=needed.device).view(needed.shape)

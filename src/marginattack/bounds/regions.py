@@ -1,6 +1,6 @@
-r"""Input regions: the ball of a norm intersected with the box, and the least value of linear functions on it.
+r"""Input regions: the ball of a norm intersected with the box, and the minimum of linear functions over it.
 
-For a linear function a the least value of :math:`a^\top \delta` over :math:`\|\delta\| \le r` and
+For a linear function a the minimum of :math:`a^\top \delta` over :math:`\|\delta\| \le r` and
 :math:`-down \le \delta \le up` is found through its dual, so that any multiplier λ ≥ 0 gives a bound that holds. With
 room = down where a > 0 and up where a < 0:
 
@@ -24,7 +24,7 @@ from marginattack.core.norms import Norm
 from marginattack.errors import InputError
 
 CUT_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # multipliers of a cut that are tried
-CONVEX = ("l1", "l2", "linf")  # norms whose balls are convex
+CONVEX = ("l1", "l2", "linf")  # norms with convex balls
 NEWTON_STEPS = 12  # the set of coordinates at their bound grows from step to step, and is complete after a few
 
 
@@ -52,7 +52,7 @@ class Region:
         return Region(centre, down, up, radius, self.norm, cut)
 
     def to(self, dtype: torch.dtype, device: torch.device | None = None) -> "Region":
-        """The region in another precision, never smaller, and on another device."""
+        """The region in another precision, rounded outwards, and on another device."""
         grow = 1 + 2 * torch.finfo(dtype).eps
         down, up, radius = (each.to(device, dtype) * grow for each in (self.down, self.up, self.radius))
         return Region(self.centre.to(device, dtype), down, up, radius, self.norm)
@@ -71,7 +71,7 @@ def make_region(norm: Norm, images: Tensor, lo: Tensor, hi: Tensor, radius: Tens
 
 
 def least(region: Region, a: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """The least aᵀδ over the region: (n, rows) of coefficients (n, rows, d), given the room of those coordinates."""
+    """The minimum of aᵀδ over the region, (n, rows), for coefficients (n, rows, d) and the room of each coordinate."""
     if region.norm == "linf":  # the ball is part of the box
         return (a.clamp(max=0) @ up.mT - a.clamp(min=0) @ down.mT)[..., 0]
     return MINIMA[region.norm](a.abs(), torch.where(a > 0, down, up), region.radius[:, None])
@@ -80,10 +80,10 @@ def least(region: Region, a: Tensor, down: Tensor, up: Tensor) -> Tensor:
 def least_value(
     region: Region, a: Tensor, constant: Tensor, centre: Tensor, down: Tensor, up: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The least aᵀx + constant over the region, (n, rows), before rounding, and the rounding in it.
+    """The minimum of aᵀx + constant over the region, (n, rows), before rounding, and the rounding in it.
 
     A cut enters with a multiplier μ ≥ 0: no point of it has a value below min aᵀx + constant + μ (gᵀx + k). The best
-    of a few multipliers is taken, around the one where both functions vary as much.
+    of a few multipliers is taken, around the one for which both functions vary equally.
     """
     size = centre.abs() + torch.maximum(down, up)
 
@@ -102,7 +102,7 @@ def least_value(
 
 
 def _multiplier(region: Region, a: Tensor, g: Tensor, k: Tensor, centre: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """The multiplier of the cut, (n, rows, 1), that gives the largest of the values tried; 0 where none helps."""
+    """The multiplier of the cut, (n, rows, 1), that gives the largest of the values tried; 0 if none helps."""
     spread = torch.maximum(down, up)
     ratio = (a.abs() @ spread.mT) / (g.abs() @ spread.mT).clamp(min=torch.finfo(a.dtype).tiny)
     gain = g @ centre.mT + k
@@ -131,7 +131,7 @@ def _l1(size: Tensor, room: Tensor, radius: Tensor) -> Tensor:
         filled = room.expand_as(size).gather(-1, order).cumsum(-1)
         last = (filled < radius[..., None]).sum(-1, keepdim=True)
         within = last < size.shape[-1]
-    # With a gradient: that is how far the coordinate whose room is used in part moves.
+    # With a gradient, which is the step of the coordinate that uses only part of its room.
     multiplier = torch.where(within, falling.gather(-1, last.clamp(max=size.shape[-1] - 1)), 0)
     return -((size - multiplier).clamp(min=0) * room).sum(-1) - multiplier[..., 0] * radius
 

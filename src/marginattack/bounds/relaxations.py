@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from marginattack.bounds.operations import Rows, Shape, Sliding, rounding
 
-POINTS = 48  # at which a smooth activation is evaluated
+POINTS = 48  # per interval, for smooth activations
 ACTIVATION_UNITS = 16  # rounding errors of a smooth activation, in unit roundoffs; CUDA documents 1 to 4
 
 
@@ -44,12 +44,12 @@ class Lines:
         return upper if self.lower_offset is None else torch.maximum(upper, self.lower_offset.abs())
 
     def select(self, rows: Rows, a: Tensor) -> Tensor:
-        """Coefficients times the slope of the line for their sign: one of both products is 0, so nothing is rounded."""
+        """Coefficients times the slope for their sign: one of the two products is 0, so nothing is rounded."""
         lower, upper = rows.crop(self.lower_slope), rows.crop(self.upper_slope)
         return torch.addcmul(a.clamp(min=0) * lower, a.clamp(max=0), upper)
 
     def constant(self, rows: Rows) -> Tensor:
-        """What the offsets add to rows of the output: the upper one where a coefficient is negative, else the lower."""
+        """The constants of rows of the output: the upper offset for negative coefficients, else the lower one."""
         found = Rows(rows.a.clamp(max=0), rows.corner).dot(self.upper_offset)
         if self.lower_offset is None:
             return found
@@ -72,15 +72,15 @@ class NonLinear(ABC):
 
     @abstractmethod
     def undecided(self, lo: Tensor, hi: Tensor) -> Tensor:
-        """Which inputs' bounds matter: tighter ones would give tighter lines."""
+        """The inputs for which tighter bounds would give tighter lines."""
 
     @abstractmethod
     def start(self, lo: Tensor, hi: Tensor, rows: int) -> list[Tensor]:
-        """The free slopes of CROWN, for α-CROWN to improve on; none where nothing is free."""
+        """The free slopes of CROWN, for α-CROWN to improve on; empty if none is free."""
 
     @abstractmethod
     def lines(self, lo: Tensor, hi: Tensor, slopes: list[Tensor]) -> Lines:
-        """The lines with these slopes, or with those of CROWN where the list is empty."""
+        """The lines with these slopes, or with those of CROWN if the list is empty."""
 
     @abstractmethod
     def backward(self, rows: Rows, lines: Lines, shape: Shape) -> tuple[Rows, Tensor]:
@@ -88,7 +88,7 @@ class NonLinear(ABC):
 
     @abstractmethod
     def errors(self, lo: Tensor, hi: Tensor, lines: Lines, model: torch.dtype) -> Tensor:
-        """Rounding per output: what the model errs, and what ``backward`` errs per unit of |A|."""
+        """Rounding errors per output: those of the model, and those of ``backward`` per unit of |A|."""
 
 
 class _Elementwise(NonLinear):
@@ -143,7 +143,7 @@ class Smooth(_Elementwise):
     name: str
     function: Callable[[Tensor], Tensor]
     curvature: float  # at least max |f''|
-    turning: float | None = None  # where f is least; None: f rises everywhere
+    turning: float | None = None  # the minimiser of f; None: f rises everywhere
     points = POINTS
 
     def value(self, x: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class Smooth(_Elementwise):
         return low - error, high + error
 
     def _size(self, lo: Tensor, hi: Tensor) -> Tensor:
-        """What rounding errors are relative to: x Φ(x) and the like cancel where x is far below 0."""
+        """The magnitude that rounding errors are relative to: x Φ(x) and the like cancel for x far below 0."""
         ends = (lo, hi) if self.turning is not None else (self.function(lo), self.function(hi))
         return torch.maximum(*(each.abs() for each in ends))
 
@@ -168,7 +168,7 @@ class Smooth(_Elementwise):
         return torch.ones_like(lo, dtype=torch.bool)
 
     def start(self, lo: Tensor, hi: Tensor, rows: int) -> list[Tensor]:
-        """Departures from the slope of the chord, in units of how far slopes of f can depart from it."""
+        """Deviations from the slope of the chord, in units of the largest possible deviation of slopes of f."""
         return [torch.zeros_like(lo)[:, None] for _ in range(2)]
 
     def lines(self, lo: Tensor, hi: Tensor, slopes: list[Tensor]) -> Lines:
@@ -252,7 +252,7 @@ class MaxPool(NonLinear):
         return rounding(4 + terms, lo.dtype) * size + rounding(size[0].numel(), lo.dtype) * lines.largest_offset
 
     def windows(self, values: Tensor, outside: float | None = None) -> Tensor:
-        """The inputs of each output: (n, channels, kernel, height, width); what lies outside is never the largest."""
+        """The inputs of each output: (n, channels, kernel, height, width); padding is never the largest."""
         s = self.sliding
         outside = -1e30 if outside is None else outside
         pad = (s.padding[1], s.padding[1], s.padding[0], s.padding[0])

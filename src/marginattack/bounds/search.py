@@ -14,7 +14,7 @@ from marginattack.bounds.lipschitz import certify
 from marginattack.bounds.propagation import ALPHA, IBP, METHODS, Limits, OutOfTime, Propagation, Relaxation
 from marginattack.bounds.regions import make_region
 from marginattack.core.classifier import Bounds, Classifier
-from marginattack.core.norms import Norm, NormLike, as_norm
+from marginattack.core.norms import Norm, NormLike, as_norms
 from marginattack.core.streams import read_chunks
 from marginattack.core.validation import PROBED, Batch
 from marginattack.errors import InputError
@@ -23,11 +23,11 @@ from marginattack.margins import Margins, MarginsByNorm
 
 ALL = 2**31  # rows per chunk: all inputs at once
 LIPSCHITZ = Relaxation(name="lipschitz", backward=False)  # no relaxation: a constant of the whole network
-SEARCH_SHARE = 0.3  # of the time for the search, where a solver follows
-FAR_APART = 4.0  # a failed radius this many times the certified one: the next is their geometric mean
-SMALLEST = 1e-4  # of a radius that failed, the first to try where nothing is certified
-COARSE = 0.25  # tolerance of the intervals that come first, cheap as they are
-WORTHWHILE = 1.05  # times the certified radius: float64 settles what float32 leaves open beyond this
+SEARCH_SHARE = 0.3  # of the time for the search, if a solver follows
+FAR_APART = 4.0  # times the certified radius: if the failed one is larger, their geometric mean is next
+SMALLEST = 1e-4  # times a failed radius: the first to try if nothing is certified
+COARSE = 0.25  # tolerance of the cheap intervals that come first
+WORTHWHILE = 1.05  # times the certified radius: for larger ones, float64 decides what float32 leaves open
 
 
 @overload
@@ -49,38 +49,38 @@ def bound(
     bounds: Bounds | None = None, tolerance: float = 0.01, time_limit: float | None = None, batch: int = 32,
     chunk: int = 2**22,
 ) -> Brackets | dict[str, Brackets]:  # fmt: skip
-    r"""Certify how far each input is from the decision boundary at least: no adversarial point is nearer.
+    r"""Certify a lower bound of each input's distance to the decision boundary: no adversarial point is nearer.
 
     .. math:: \max r \quad \text{s.t.} \quad l_y(x) > l_j(x) \;
         \forall j \ne y, \; \|x - x_0\| \le r, \; x \in [lo, hi]^d
 
-    The radius is searched for between 0 and ``upper``, for all samples and classes at once. A bound holds for the
-    network in real arithmetic and as PyTorch computes it in its own precision, whatever the order of its sums.
+    The radius is searched between 0 and ``upper``, for all samples and classes at once. A bound holds for the network
+    in real arithmetic and as PyTorch computes it in its own precision, for any order of its sums.
 
     Args:
         model: Maps a batch of inputs to logits; or a ``Classifier`` with its bounds, or an open ``Session`` of one.
         images: One input per row, inside ``bounds``; or a ``Dataset``, a ``DataLoader`` or any iterable of batches
             (images, labels), which is read once.
-        labels: Their classes, where ``images`` is an array.
+        labels: The class of each input, if ``images`` is an array.
         norm: "l1", "l2" or "linf"; or a list of norms.
         upper: The margins that an attack measured for the same inputs in the same norm or norms, or their distances.
             Without them the search starts from the largest distance in the box.
         method: "ibp" (fastest), "crown", "alpha" (tightest), or a ``Relaxation`` with other numbers; "exact" closes
             what "alpha" leaves open, by branch and bound or, with max-pooling in l1 and linf, by a solver, for small
             piecewise linear networks; "lipschitz" is for sequences of layers with small Lipschitz constants.
-        bounds: The box of a model that is not a Classifier, (lo, hi); (0, 1) unless stated.
-        tolerance: The search of a sample ends once the certified radius is within this share of one that failed.
-        time_limit: Seconds per sample, on average; what is certified by then is kept.
+        bounds: The box of a model that is not a Classifier, (lo, hi), by default (0, 1).
+        tolerance: The search of a sample ends once the certified radius is within this fraction of one that failed.
+        time_limit: Average seconds per sample; radii certified by then are kept.
         batch: Samples at a time.
-        chunk: Numbers per tensor of coefficients: bounds the memory to 10 to 20 such tensors, besides the intervals of
+        chunk: Numbers per tensor of coefficients: limits the memory to 10 to 20 such tensors, besides the intervals of
             a batch.
 
     Returns:
-        Lower and upper side of each margin; for a list of norms, a dictionary with such a result per norm.
+        Lower and upper bound of each margin; for a list of norms, a dictionary with such a result per norm.
 
     Raises:
-        InputError: An argument makes no sense, the model has an operation that bounds do not cover, or the
-            adversarial points of ``upper`` contradict what is certified.
+        InputError: An argument is invalid, the model has an operation that bounds do not cover, or the adversarial
+            points of ``upper`` contradict a certificate.
 
     Example:
         >>> import torch
@@ -93,8 +93,7 @@ def bound(
         >>> bool((brackets.lower <= margins.distance).all())
         True
     """
-    several, relaxation = isinstance(norm, list | tuple), _as_relaxation(method)
-    norms = [as_norm(each) for each in (norm if isinstance(norm, list | tuple) else [norm])]
+    several, relaxation, norms = isinstance(norm, list | tuple), _as_relaxation(method), as_norms(norm)
     _check_numbers(tolerance, time_limit, batch, chunk)
     if several != isinstance(upper, MarginsByNorm) and upper is not None:
         raise InputError("upper and norm do not fit: give the margins of each norm in the list, or of the one norm")
@@ -113,7 +112,7 @@ def bound(
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The numbers of one call."""
+    """The numeric arguments of one call."""
 
     start: float
     tolerance: float
@@ -130,9 +129,9 @@ def _bracket(
     relaxation: Relaxation,
     given: _Numbers,
 ) -> Brackets:
-    """The brackets of validated samples: the search, then what closes them."""
+    """The brackets of validated samples: the search, then branch and bound or a solver."""
     if session.randomized is not None:
-        raise InputError("the Classifier is randomised: bounds are about one function, so fix its random numbers")
+        raise InputError("the Classifier is randomised, but bounds need a deterministic model: fix its random numbers")
     session.space.require_plain("bound")
     some = samples.images[:PROBED].to(session.classifier.device)
     graph = None if relaxation is LIPSCHITZ else trace(session.classifier.model, some)
@@ -140,8 +139,8 @@ def _bracket(
     distance, points = _as_upper(upper, samples, norm)
     if not bool(session.space.contains(samples.images, points).all()):
         raise InputError("upper holds points outside the bounds: measure with the same bounds")
-    right = prediction == samples.labels
-    distance = torch.where(right, distance, 0.0)
+    correct = prediction == samples.labels
+    distance = torch.where(correct, distance, 0.0)
     time_left = float("inf") if given.time_limit is None else given.time_limit * len(samples)
     limits = Limits(given.chunk, given.start + (SEARCH_SHARE if relaxation.exact else 1) * time_left)
     mine = torch.nn.functional.one_hot(samples.labels, samples.classes) > 0
@@ -151,8 +150,8 @@ def _bracket(
         whole = per_class.amin(1) >= _farthest(session.classifier, samples, norm)
         per_class = torch.where(whole[:, None], torch.inf, per_class)
     else:
-        left = int(right.sum())
-        for rows in right.nonzero()[:, 0].split(given.batch):
+        left = int(correct.sum())
+        for rows in correct.nonzero()[:, 0].split(given.batch):
             now = time.monotonic()
             own = replace(limits, deadline=now + (limits.deadline - now) * len(rows) / left)
             part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, own)
@@ -162,12 +161,12 @@ def _bracket(
     if relaxation.exact and graph is not None:
         far = _farthest(session.classifier, samples, norm)
         closing = Closing(session, graph, samples, norm, per_class, distance, far, points)
-        rows = (right & (relaxed < (1 - given.tolerance) * distance)).nonzero()[:, 0]
+        rows = (correct & (relaxed < (1 - given.tolerance) * distance)).nonzero()[:, 0]
         closed_by = closing.run(rows, given.tolerance, Limits(given.chunk, given.start + time_left))
     reached = session.predict(points)
-    crossed = right & (reached != samples.labels)
+    crossed = correct & (reached != samples.labels)
     check_agreement(per_class.gather(1, reached[:, None])[:, 0], torch.where(crossed, distance, torch.inf))
-    lower = torch.where(right, torch.minimum(per_class.amin(1), distance), 0.0)
+    lower = torch.where(correct, torch.minimum(per_class.amin(1), distance), 0.0)
     name = ALPHA.name if relaxation.exact else relaxation.name
     settings = {
         "method": repr(relaxation), "tolerance": given.tolerance, "time_limit": given.time_limit,
@@ -204,7 +203,7 @@ def _check_numbers(tolerance: float, time_limit: float | None, batch: int, chunk
 
 
 def _as_upper(upper: Margins | Tensor | None, samples: Batch, norm: Norm) -> tuple[Tensor, Tensor]:
-    """The known upper side of each margin, and the points there; the images where they are unknown."""
+    """The known upper bound of each margin, and its point; the image itself if it is unknown."""
     points = samples.images.clone()
     if upper is None:
         return torch.full((len(samples),), torch.inf, dtype=torch.float64), points
@@ -212,11 +211,9 @@ def _as_upper(upper: Margins | Tensor | None, samples: Batch, norm: Norm) -> tup
         if upper.norm != norm.name:
             raise InputError(f"upper holds {upper.norm} margins, but norm is {norm}: give margins of the same norm")
         if upper.settings.get("targeted"):
-            raise InputError(
-                "upper holds targeted margins: bounds are about any wrong class, so measure without targets"
-            )
+            raise InputError("upper holds targeted margins, but bounds hold for any class: measure without targets")
         if "scale" in upper.settings:
-            raise InputError("upper holds scaled margins: bounds are of plain distances, so measure without scale")
+            raise InputError("upper holds scaled margins, which bounds do not support: measure without scale")
         if len(upper) == len(samples) and not torch.equal(upper.label, samples.labels):
             raise InputError("upper holds margins of other labels: measure the same inputs")
         points = upper.adversarial.clone() if upper.adversarial.shape == points.shape else points
@@ -246,11 +243,11 @@ class _Search:
     limits: Limits
 
     def run(self, upper: Tensor, tolerance: float) -> Tensor:
-        """What is certified towards each class, (n, classes); the search of a sample ends at the tolerance."""
+        """The certified radius towards each class, (n, classes); the search of a sample ends at the tolerance."""
         certified = torch.zeros(len(upper), self.samples.classes, dtype=torch.float64)
         certified[torch.arange(len(upper)), self.samples.labels] = torch.inf
         farthest = _farthest(self.classifier, self.samples, self.norm)
-        # Beyond the known distance: a certificate that contradicts it is seen, not cut off.
+        # Beyond the known distance, so that a certificate that contradicts it is detected.
         first = (1 + 2 * tolerance) * torch.minimum(upper, farthest)
         if not bool(torch.isfinite(first).all()):
             raise InputError("bounds are infinite and so is a margin: give finite bounds, or finite distances as upper")
@@ -269,10 +266,9 @@ class _Search:
         return torch.where((least >= farthest)[:, None], torch.inf, certified)
 
     def certify(self, rows: Tensor, radius: Tensor, goals: Tensor, gain: Tensor, method: Relaxation) -> Tensor:
-        """Lower bounds of l_y − l_j over the region, (n, classes); +∞ where it was not asked for.
+        """Lower bounds of l_y − l_j over the region, (n, classes); +∞ for classes that are not goals.
 
-        In float32 first; in float64 for samples that only the rounding of float32 leaves undecided
-        and that would ``gain``.
+        In float32 first; in float64 for samples that ``gain`` marks and float32 leaves undecided only by its rounding.
         """
         dtype = self.graph.model_dtype
         values, undecided = self._differences(rows, radius, goals, method, dtype)
@@ -304,13 +300,13 @@ class _Search:
 
 @dataclass(eq=False)
 class _Bracket:
-    """The search of each sample: what is certified, and the least radius that failed."""
+    """The search of each sample: its certified radii, and the smallest radius that failed."""
 
     certified: Tensor  # (n, classes)
     failed: Tensor  # (n,)
 
     def __post_init__(self) -> None:
-        self._first = SMALLEST**2 * self.failed  # below this the search gives up
+        self._first = SMALLEST**2 * self.failed  # the search gives up below this
         self.inside, self.outside = torch.full_like(self.failed, torch.nan), torch.full_like(self.failed, torch.nan)
 
     def open(self, tolerance: float) -> Tensor:
@@ -320,7 +316,7 @@ class _Bracket:
         return found.nonzero()[:, 0]
 
     def propose(self, rows: Tensor) -> Tensor:
-        """The next radius: geometric mean while the sides are far apart, then between midpoint and secant."""
+        """The next radius: the geometric mean while both ends are far apart, then between midpoint and secant."""
         least, failed = self.certified.amin(1)[rows], self.failed[rows]
         secant = (self.inside / (self.inside - self.outside))[rows].nan_to_num(0.5).clamp(0.02, 0.98)
         near = least + (secant + 0.5) / 2 * (failed - least)

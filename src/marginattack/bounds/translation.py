@@ -43,7 +43,7 @@ class Call:
 
 
 def find_rule(call: Call) -> Rule | None:
-    """The rule of a call; None where its output is its input.
+    """The rule of a call; None if its output is its input.
 
     Raises:
         Untranslatable: There is none.

@@ -1,12 +1,23 @@
-"""marginattack bound: the other side of the margins of a finished run."""
+"""marginattack bound: lower bounds for the margins of a finished run."""
 
 from typing import Annotated, Any
 
 from typer import Argument, Exit, Option
 
 from marginattack.cli.common import Display, dump_json, one_line_errors, show
-from marginattack.cli.measure import ADDRESS, WORKERS, make_cluster
-from marginattack.cli.options import AsJson, Quiet, Unit, Verbose, check_unit, setting_options
+from marginattack.cli.measure import make_cluster
+from marginattack.cli.options import (
+    Address,
+    AsJson,
+    Engine,
+    GpusPerWorker,
+    Quiet,
+    Unit,
+    Verbose,
+    Workers,
+    check_unit,
+    setting_options,
+)
 
 METHOD = (
     "Certified: ibp, crown, alpha, exact (small ReLU networks), lipschitz. Estimated: clever. Only the KKT "
@@ -23,10 +34,10 @@ def bound(
     flags: dict[str, Any],
     run: Run,
     method: Annotated[str, Option(metavar="METHOD", help=METHOD)] = "alpha",
-    engine: Annotated[str, Option(metavar="ENGINE", help="serial (in this process) or ray (on a cluster).")] = "serial",
-    address: Annotated[str | None, Option(metavar="ADDRESS", help=ADDRESS)] = None,
-    workers: Annotated[int | None, Option(min=1, metavar="N", help=WORKERS)] = None,
-    gpus_per_worker: Annotated[float | None, Option(min=0, metavar="N", help="GPUs per Ray worker, e.g. 0.5.")] = None,
+    engine: Engine = "serial",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = None,
     unit: Unit = 1,
     quiet: Quiet = False,
     verbose: Verbose = False,

@@ -1,4 +1,4 @@
-"""How commands show help and errors: options in groups, and wrong use in one line that names the fix."""
+"""How commands show help and errors: options in groups, usage errors in one line that names the fix."""
 
 import re
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from marginattack.cli.options import GROUPS, group_of
 from marginattack.errors import choose
 
 UsageError: Any = typer.BadParameter.__base__  # of click, which new versions of typer contain and old ones import
-MANY = 15  # options, above which they are shown in groups
+MANY = 15  # options; a longer help shows them in groups
 
 
 class Command(TyperCommand):
-    """A command whose help shows many options in ``GROUPS``."""
+    """A command; a long help shows its options in ``GROUPS``."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         parameters: list[Any] = self.get_params(ctx)
@@ -33,7 +33,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """The program: wrong use of any command ends it with one line and exit code 2."""
+    """The program: a usage error of any command ends it with one line and exit code 2."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         return super().parse_args(ctx, args or ["--help"])
@@ -61,7 +61,7 @@ def _one_line_usage() -> Iterator[None]:
 
 
 def _explain(error: Any) -> str:
-    """Say what is wrong with the arguments, and what to write instead."""
+    """Explain a usage error: what is wrong with the arguments, and what to write instead."""
     message, context = str(error.message).rstrip("."), error.ctx
     message = message[:1].lower() + message[1:]
     if needy := re.search(r"option '(.*)' requires an argument", message):

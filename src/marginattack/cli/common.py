@@ -1,4 +1,4 @@
-"""What commands share: errors in one line, tables, and what is said while they work."""
+"""Shared by all commands: one-line errors, tables, JSON, progress and log messages."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ LOG_INTERVAL = 30.0  # seconds
 def one_line_errors(*, resumable: bool = False) -> Iterator[None]:
     """End the command with one line on stderr: exit code 2 for bad input, 130 for an interrupt. Also a decorator.
 
-    A reader that ends early, as in ``| head``, ends the command quietly.
+    If the reader of a pipe ends early, as in ``| head``, the command ends quietly.
     """
     resume = " Run the same command again to resume." if resumable else ""
     _prepare_streams()
@@ -46,17 +46,17 @@ def one_line_errors(*, resumable: bool = False) -> Iterator[None]:
 
 
 def _prepare_streams() -> None:
-    """Let closed streams discard what is written, and open ones escape what their encoding cannot express."""
+    """Make closed streams discard output, and open ones escape characters that their encoding lacks."""
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
-        if stream is None:  # the file that is opened next would get its number, and with it what libraries print
+        if stream is None:  # else the next file that is opened gets its descriptor, and the output of libraries
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         else:
             stream.reconfigure(errors="backslashreplace")
 
 
 def _output_is_closed() -> bool:
-    """Whether stdout or stderr has no reader any more."""
+    """Whether stdout or stderr no longer has a reader."""
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
         poll.register(stream.fileno(), 0)
@@ -74,14 +74,14 @@ def make_table(header: Iterable[str], rows: Iterable[Iterable[str]], **style: An
     from rich.table import Table
 
     table = Table(*header, **style)
-    table.columns[0].no_wrap = True  # names are for copying
+    table.columns[0].no_wrap = True  # so that names can be copied
     for row in rows:
         table.add_row(*row)
     return table
 
 
 def show(*lines: Any) -> None:
-    """Print tables and lines of text; tables are 160 characters wide where the output is not a terminal."""
+    """Print tables and lines of text; tables are 160 characters wide if the output is not a terminal."""
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
@@ -97,7 +97,7 @@ def dump_json(tree: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Display:
-    """What a command says on stderr while it works: progress and findings, nothing, or also what it is doing."""
+    """Messages of a command on stderr: progress and findings; nothing if quiet; also log messages if verbose."""
 
     quiet: bool = False
     verbose: bool = False
@@ -112,7 +112,7 @@ class Display:
     def progress(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
         """Show progress with rate and time left; yields a function that advances it.
 
-        Where stderr is not a terminal, that is one line every ``LOG_INTERVAL`` seconds, and one at the end.
+        If stderr is not a terminal, it prints one line every ``LOG_INTERVAL`` seconds, and one at the end.
         """
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
@@ -146,7 +146,7 @@ class Display:
 
     @contextmanager
     def log(self) -> Iterator[None]:
-        """Print what the package logs: notices, or if verbose what is being done."""
+        """Print log messages of the package: notices, and if verbose also information."""
         logger, handler = logging.getLogger("marginattack"), logging.Handler()
         handler.emit = lambda record: self.say(record.getMessage())  # type: ignore[method-assign]
         before = logger.level
@@ -160,13 +160,13 @@ class Display:
 
 
 def _per_second(done: float | int, seconds: float) -> str:
-    """A rate without an exponent."""
+    """Format a rate without an exponent."""
     rate = done / max(seconds, 1e-9)
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
 
 def _minutes(seconds: float | int) -> str:
-    """A time in seconds below 100 s, to the second below 10 min, and in minutes above."""
+    """Format a time: in seconds below 100 s, to the second below 10 min, and in minutes above."""
     whole = round(seconds)
     if whole < 100:
         return f"{whole} s"

@@ -20,12 +20,12 @@ def evaluate(
     eps: Eps = None,
     config: Config = None,
     set_: Set = None,
-    despite: Annotated[bool, Option("--despite-findings", help="Evaluate in spite of grave findings.")] = False,
+    despite: Annotated[bool, Option("--despite-findings", help="Evaluate despite grave findings.")] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate clean and robust accuracy at one or several distances. Stores nothing; 2,000 passes unless stated."""
+    """Evaluate clean and robust accuracy at one or several distances. Stores nothing; 2,000 passes by default."""
     settings = read_settings(config, set_ or [], flags)
     if not eps:
         raise ValueError("no distance given: pass --eps, for example --norm linf --eps 8/255")

@@ -28,7 +28,7 @@ def list_(
 
 
 def _rows(kind: str) -> list[dict[str, str]]:
-    """One row per name, with what there is to say about it."""
+    """One row per name, with its description."""
     from marginattack.core.norms import NORMS
     from marginattack.sources.data import SAMPLES
     from marginattack.sources.networks import ZOO
@@ -45,7 +45,7 @@ def _rows(kind: str) -> list[dict[str, str]]:
 
 
 def _attack_rows() -> list[dict[str, str]]:
-    """Our attacks, then those of other libraries, with what is missing to run them."""
+    """Our attacks, then those of other libraries, with a note if a library is not installed."""
     from marginattack.attacks import ATTACKS
     from marginattack.attacks.external import EXTERNAL_ATTACKS
     from marginattack.attacks.pgd import FixedRadiusAttack
@@ -63,7 +63,7 @@ def _attack_rows() -> list[dict[str, str]]:
 
 
 def _preset_rows() -> list[dict[str, str]]:
-    """The presets with the settings in which they differ; lengths are in pixels of the stated range."""
+    """The presets with the settings in which they differ; lengths are in the stated range of pixels."""
     from marginattack.attacks.presets import PRESETS
 
     shown = ("moves", "restarts", "radius", "alpha", "beta", "projection")
@@ -81,7 +81,7 @@ def _settings(value: Any) -> dict[str, str]:
 
 
 def _format(value: Any) -> str:
-    """A setting as text: Power(0.5) instead of Power(exponent=0.5, stride=1), a constant as its number."""
+    """Format a setting: Power(0.5) instead of Power(exponent=0.5, stride=1), a constant as its number."""
     if not is_dataclass(value):
         return str(value)
     changed = [each for each in fields(value) if getattr(value, each.name) != each.default]

@@ -5,7 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Exit, Option
 
 from marginattack.cli.common import Display, dump_json, one_line_errors, show
-from marginattack.cli.options import AsJson, Config, Quiet, Set, Unit, Verbose, check_unit, setting_options
+from marginattack.cli.options import (
+    Address,
+    AsJson,
+    Config,
+    Engine,
+    GpusPerWorker,
+    Quiet,
+    Set,
+    Unit,
+    Verbose,
+    Workers,
+    check_unit,
+    setting_options,
+)
 from marginattack.errors import choose
 from marginattack.runs.settings import as_toml, read_settings
 from marginattack.storage.paths import refuse_keys
@@ -13,10 +26,7 @@ from marginattack.storage.paths import refuse_keys
 if TYPE_CHECKING:
     from marginattack.runs.engines.ray import Cluster
 
-
 OUT = "Run folder to write or resume; a path or s3://bucket/folder."
-ADDRESS = "Ray cluster: auto or HOST:PORT; by default one on this machine."
-WORKERS = "Ray workers; by default one per GPU, or one per core without GPUs."
 
 
 @setting_options("*")
@@ -27,11 +37,11 @@ def measure(
     config: Config = None,
     set_: Set = None,
     print_config: Annotated[bool, Option("--print-config", help="Print the settings as TOML and exit.")] = False,
-    despite: Annotated[bool, Option("--despite-findings", help="Measure in spite of grave findings.")] = False,
-    engine: Annotated[str, Option(metavar="ENGINE", help="serial (in this process) or ray (on a cluster).")] = "serial",
-    address: Annotated[str | None, Option(metavar="ADDRESS", help=ADDRESS)] = None,
-    workers: Annotated[int | None, Option(min=1, metavar="N", help=WORKERS)] = None,
-    gpus_per_worker: Annotated[float | None, Option(min=0, metavar="N", help="GPUs per Ray worker, e.g. 0.5.")] = None,
+    despite: Annotated[bool, Option("--despite-findings", help="Measure despite grave findings.")] = False,
+    engine: Engine = "serial",
+    address: Address = None,
+    workers: Workers = None,
+    gpus_per_worker: GpusPerWorker = None,
     unit: Unit = 1,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -70,7 +80,7 @@ def measure(
 @setting_options("model*", "data*", "expect_accuracy", "device", "randomized", "max_gib")
 @one_line_errors()
 def diagnose(flags: dict[str, Any], config: Config = None, set_: Set = None, as_json: AsJson = False) -> None:
-    """Check a model and data set. Finds what makes margins meaningless or too large; exit code 1 if it is grave."""
+    """Check a model and data set. Finds problems that make margins meaningless or too large; exit code 1 if grave."""
     settings = read_settings(config, set_ or [], flags)
     from dataclasses import asdict
 
@@ -89,7 +99,7 @@ def diagnose(flags: dict[str, Any], config: Config = None, set_: Set = None, as_
 
 
 def make_cluster(engine: str, address: str | None, workers: int | None, gpus: float | None) -> "Cluster | None":
-    """Make the Ray engine; None for the serial one, to which the options of a cluster do not apply."""
+    """Make the Ray engine; None for the serial engine, which takes no cluster options."""
     if engine == "ray":
         from marginattack.runs.engines.ray import Cluster
 

@@ -25,11 +25,17 @@ Verbose = Annotated[bool, Option("--verbose", "-v", help="Also say on stderr wha
 Seed = Annotated[int, Option(metavar="SEED", help="Seed of the random draws.")]
 Set = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help=f"A setting, e.g. {EXAMPLE}. Repeatable.")]
 Unit = Annotated[int, Option(metavar="UNIT", help="Unit of distances: 1 (pixels from 0 to 1) or 255.")]
+Engine = Annotated[str, Option(metavar="ENGINE", help="serial (in this process) or ray (on a cluster).")]
+ADDRESS = "Ray cluster: auto or HOST:PORT; by default one on this machine."
+Address = Annotated[str | None, Option(metavar="ADDRESS", help=ADDRESS)]
+WORKERS = "Ray workers; by default one per GPU, or one per core without GPUs."
+Workers = Annotated[int | None, Option(min=1, metavar="N", help=WORKERS)]
+GpusPerWorker = Annotated[float | None, Option(min=0, metavar="N", help="GPUs per Ray worker, e.g. 0.5.")]
 
 Command = Callable[..., None]
 
-# The groups of a long help, in their order: the settings (by dotted name) and the parameters that belong to each. A new
-# setting of the model or the data finds its place by itself.
+# The groups of a long help, in order: the settings (by dotted name) and the parameters of each. A new setting of the
+# model or the data needs no entry.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Most used": ("model", "data", "norms", "data.limit", "out", "run", "eps"),
     "Model": ("model.*", "randomized", "eot", "rate", "draws", "confidence"),
@@ -78,7 +84,7 @@ def setting_options(*patterns: str) -> Callable[[Command], Command]:
 
 
 def _all_options() -> list[tuple[str, Parameter]]:
-    """The dotted name and the option of each setting, those that are used most first."""
+    """The dotted name and the option of each setting, the most used first."""
     first = GROUPS["Most used"]
     options = ((key, _option(key, field)) for key, field in _all_fields())
     return sorted(options, key=lambda each: first.index(each[0]) if each[0] in first else len(first))
@@ -95,7 +101,7 @@ def _all_fields() -> Iterator[tuple[str, FieldInfo]]:
 
 
 def _option(key: str, field: FieldInfo) -> Parameter:
-    """Build the option of a setting. It defaults to None, so that it overrides --config only where it is given."""
+    """Build the option of a setting. It defaults to None, so that it overrides --config only if it is given."""
     name = key.rpartition(".")[2]
     kind, default, text = _parsed_type(field.annotation), field.default, str(field.description)
     if get_origin(kind) is list:

@@ -25,7 +25,7 @@ def report(
     unit: Unit = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Report on runs. Writes a self-contained HTML page, unless --text, --json or --figures ask for something else."""
+    """Report on runs. Writes a self-contained HTML page unless --text, --json or --figures is given."""
     from marginattack.report import text as plain
     from marginattack.report import write_figures, write_report
     from marginattack.storage.run_folder import RunFolder
@@ -38,7 +38,7 @@ def report(
             wanted += [(figures / f"{number}-{run.resolve().name}", [run]) for number, run in enumerate(runs, 1)]
         for folder, some in wanted:
             files = write_figures(some, folder, eps=levels, unit=unit, width=width, serif=serif)
-            from marginattack.report.figures import describe_files  # needs the extra, which write_figures checks
+            from marginattack.report.figures import describe_files  # needs the report extra; write_figures checks it
 
             written.append(describe_files(folder, files))
     if out is not None or not (as_json or text or figures):

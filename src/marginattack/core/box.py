@@ -30,7 +30,7 @@ class Box:
 
     @property
     def width(self) -> Bound:
-        """Per coordinate, hi − lo; 0 where a bound is infinite."""
+        """Per coordinate, hi − lo; 0 if a bound is infinite."""
         width = self.hi - self.lo
         return torch.where(torch.isfinite(width), width, 0)
 

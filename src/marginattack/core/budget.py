@@ -9,17 +9,17 @@ from torch import Tensor
 
 from marginattack.core.types import Mask
 
-UNLIMITED = 2**62  # passes per sample where no budget is given
+UNLIMITED = 2**62  # passes per sample without a budget
 
 
 class BudgetExhausted(Exception):
-    """No active sample can pay for the next query; ``Problem.solve`` ends the attack here."""
+    """No active sample has enough budget for the next query; ``Problem.solve`` ends the attack here."""
 
 
 class Budget:
-    """Passes of the n samples of a batch: ``left`` to spend, ``forwards`` and ``backwards`` spent; who is ``active``.
+    """Passes of the n samples of a batch: ``left`` to spend, ``forwards`` and ``backwards`` spent; ``active`` rows.
 
-    All tensors lie on the host, so that charging never waits for a GPU. ``device`` is where rows are handed out.
+    All tensors are on the host, so that charging never waits for a GPU. Returned rows are on ``device``.
     """
 
     def __init__(self, n: int, limit: int | None = None, device: torch.device | None = None) -> None:
@@ -31,12 +31,12 @@ class Budget:
 
     @property
     def remaining(self) -> int:
-        """The most passes that an active sample may still spend."""
+        """The largest number of passes that an active sample may still spend."""
         return max(self.left[self.active].tolist(), default=0)
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit at all; shares of an unlimited budget have none either."""
+        """Whether there is a limit; shares of an unlimited budget have none either."""
         return self.remaining < UNLIMITED >> 20
 
     def remaining_of(self, rows: Mask) -> list[int]:
@@ -45,12 +45,12 @@ class Budget:
         return left
 
     def charge(self, forwards: int, backwards: int) -> slice | Tensor:
-        """Charge each active sample that can pay; return their rows on the device (a slice: all).
+        """Charge each active sample with enough budget; return their rows on the device (a slice: all).
 
-        A sample that cannot pay is finished, as it would be alone in its batch, where BudgetExhausted ends the attack.
+        Other samples are finished, as they would be alone in a batch, where BudgetExhausted ends the attack.
 
         Raises:
-            BudgetExhausted: No active sample can pay.
+            BudgetExhausted: No active sample has enough budget.
         """
         rows = self.active[self.left[self.active] >= forwards + backwards]
         if len(rows) == 0:
@@ -78,11 +78,11 @@ class Budget:
         self.active = self.active[~finished.cpu()[self.active]]
 
     def activate(self, rows: Mask) -> None:
-        """Let these samples be queried again, as far as they can pay."""
+        """Let these samples be queried again, as far as their budget allows."""
         self.active = torch.unique(torch.cat([self.active, rows.cpu().nonzero()[:, 0]]))
 
     def masked(self, rows: Mask, *, of_all: bool = False) -> "Budget":
-        """The same passes, with only these samples active, of those that are or (``of_all``) of all."""
+        """The same passes, with only these samples active, out of the active ones or (``of_all``) out of all."""
         view = copy(self)
         view.active = torch.arange(len(self.left)) if of_all else self.active
         view.deactivate(~rows)
@@ -90,9 +90,9 @@ class Budget:
 
     @contextmanager
     def reserve(self, rows: Tensor) -> Iterator["Budget"]:
-        """A budget for these rows, taken out of this one; what is not spent comes back when the block ends.
+        """A budget for these rows, taken out of this one; unspent passes are returned when the block ends.
 
-        A sample that is named m times gets m equal shares. Inside the block the parent cannot spend what it gave away.
+        A sample that is named m times gets m equal shares. Inside the block the parent cannot spend reserved passes.
         """
         times = torch.bincount(rows, minlength=len(self.left))
         share = self.left[rows] // times[rows]
@@ -110,7 +110,7 @@ class Budget:
 
 
 class Prepaid(Budget):
-    """All rows may be queried: their passes were charged before."""
+    """A budget whose passes were charged before: all rows may be queried."""
 
     def charge(self, forwards: int, backwards: int) -> slice:
         return slice(None)

@@ -1,7 +1,7 @@
 """Decision tolerance: by how much one logit must exceed another for the comparison to hold in any batch.
 
-Rounding depends on the order of sums inside the model, and that order on the composition of the batch. A point counts
-as adversarial only if it is so beyond what rounding and batch noise can change.
+Rounding depends on the order of sums inside the model, which depends on the composition of the batch. A point counts as
+adversarial only if its logits differ by more than rounding and batch noise.
 """
 
 import math
@@ -12,8 +12,8 @@ from torch import Tensor
 from marginattack.core.types import Logits
 
 ROUNDING_UNITS = 8  # of the largest logit
-BATCH_NOISE_FACTOR = 2  # times the largest change of a logit with the batch that was seen
-MOST_BATCH_NOISE = 1e-3  # of the largest logit; more is not rounding
+BATCH_NOISE_FACTOR = 2  # times the largest observed change of a logit with the batch
+MOST_BATCH_NOISE = 1e-3  # of the largest logit; larger changes are not rounding
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Tolerance:
 
 
 def tolerance_for(rounding_unit: float, batch_noise: float) -> Tolerance:
-    """The tolerance of a model with this unit of rounding whose logits change by that much with the batch."""
+    """The tolerance of a model with this rounding unit and batch noise."""
     return Tolerance(ROUNDING_UNITS * rounding_unit, BATCH_NOISE_FACTOR * batch_noise)
 
 
@@ -45,10 +45,10 @@ def largest_change(change: Logits) -> float:
 
 
 def batch_noise(change: float, logits: Logits) -> float:
-    """A change of logits as batch noise: capped, and rounded up so that batches with similar noise share graphs."""
+    """Convert a change of logits to batch noise: capped, and rounded up so that similar batches share graphs."""
     return round_up(min(change, MOST_BATCH_NOISE * float(logits.abs().max())))
 
 
 def round_up(value: float) -> float:
-    """To a power of √2."""
+    """Round up to a power of √2."""
     return 2.0 ** (math.ceil(2 * math.log2(value)) / 2) if value > 0 else 0.0

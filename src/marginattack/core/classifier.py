@@ -18,7 +18,7 @@ PRECISIONS = ("auto", "float32", "tf32", "bf16", "fp16")  # of a search
 
 
 class TwoClass(nn.Module):
-    """A model with a single logit z as one with the two logits (−z/2, z/2): class 1 is predicted where z > 0.
+    """A model with a single logit z as one with two logits (−z/2, z/2): class 1 is predicted if z > 0.
 
     Args:
         model: Returns one logit per input, of shape (n,) or (n, 1).
@@ -40,7 +40,7 @@ class TwoClass(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How a model is evaluated; changes speed, never the meaning of a result. ``Classifier`` describes the fields."""
+    """How a model is evaluated, which affects speed, not the meaning of a result. See ``Classifier`` for the fields."""
 
     batch_size: int = 512
     graphs: bool = True
@@ -59,21 +59,21 @@ class Classifier:
 
     Args:
         model: Maps a batch of inputs to logits of shape (n, classes).
-        bounds: Lower and upper bound: numbers, or arrays that broadcast to an input; (0, 1) unless stated. They may be
-            infinite, and equal for features that stay as they are.
+        bounds: Lower and upper bound, by default (0, 1): numbers, or arrays that broadcast to an input. They may be
+            infinite, and equal for features that must not change.
         scale: Positive numbers that broadcast to an input: distances are norms of the perturbation over ``scale``.
-        fixed: A boolean mask that broadcasts to an input: these features stay as they are, at any value.
-        batch_size: The most inputs per pass.
+        fixed: A boolean mask that broadcasts to an input: these features do not change, and may have any value.
+        batch_size: The largest number of inputs per pass.
         graphs: Whether repeated passes on a GPU are captured as CUDA graphs.
-        precision: In which attacks search: "float32", "tf32", "bf16", "fp16", or "auto", the default: on a GPU
-            fp16 or bf16 where it hardly changes logits, else float32. What it finds is confirmed in float32.
+        precision: The precision in which attacks search: "float32", "tf32", "bf16", "fp16", or "auto", the default: on
+            a GPU fp16 or bf16 if it hardly changes logits, else float32. Points found are confirmed in float32.
         compiled: Whether ``torch.compile`` compiles the model for full batches, on a GPU.
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details. Such a
             model is neither captured nor compiled, and searched in float32.
-        device: Where a model without tensors runs, the CPU unless stated; others run where their tensors are.
+        device: The device of a model without tensors, by default the CPU; other models run where their tensors are.
 
     Raises:
-        InputError: The model is no ``nn.Module``, or another argument makes no sense.
+        InputError: The model is not an ``nn.Module``, or another argument is invalid.
 
     Example:
         >>> import torch, marginattack as ma
@@ -100,7 +100,7 @@ class Classifier:
         self.randomized = as_randomized(randomized)
         if self.randomized is not None and (compiled or precision not in ("auto", "float32")):
             option = "compiled=True" if compiled else f"precision={precision!r}"
-            raise InputError(f"{option} does not work for a randomised model, whose draws it may change: leave it out")
+            raise InputError(f"{option} may change the draws of a randomised model: leave it out")
         self.execution = Execution(batch_size=batch_size, graphs=graphs, precision=precision, compiled=compiled)
         self.bounds_stated = bounds is not None
         self.space = as_space(bounds, scale, fixed)
@@ -109,26 +109,26 @@ class Classifier:
         self.dtype = None if weight is None else weight.dtype
         self.device = torch.device(device or "cpu") if weight is None else weight.device
         if compiled and self.device.type != "cuda":
-            raise InputError("compiled=True needs a GPU: on a CPU compiling saves hardly any time, so leave it out")
+            raise InputError("compiled=True needs a GPU, since it hardly helps on a CPU: leave it out")
 
     def logits(self, images: Tensor) -> Logits:
-        """The plain model's output for images on its device, in its own precision; it gets a copy of them."""
+        """The plain model's output for a copy of images on its device, in its own precision."""
         logits: Logits = self.model(images.to(self.dtype or images.dtype, copy=True))
         return logits
 
     def edits_input(self, images: Tensor) -> bool:
-        """Whether the model changes these images in place, if only by writing the values that they have."""
+        """Whether the model writes to these images in place, even the same values."""
         given = images.to(self.dtype or images.dtype, copy=True)
         before = given._version, given.clone()
         self.model(given)
         return given._version != before[0] or not given.equal(before[1])
 
     def cast(self, images: Tensor) -> Tensor:
-        """Images in the precision of the model; as they are where it has no weights."""
+        """Images in the precision of the model; unchanged if it has no weights."""
         return images if self.dtype is None else images.to(self.dtype)
 
     def rounding_unit(self, dtype: torch.dtype) -> float:
-        """The unit of rounding of the logits: that of the model's precision, or of the points' where it has none."""
+        """The rounding unit of the logits: that of the model's precision, or of the points' if it has no weights."""
         return torch.finfo(self.dtype or dtype).eps
 
     def bounds_for(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,7 +137,7 @@ class Classifier:
 
 
 def _tensors_of(model: nn.Module) -> Iterator[Tensor]:
-    """The parameters, the buffers, then tensors that are plain attributes of the modules."""
+    """The parameters, the buffers, then tensors in plain attributes of the modules."""
     yield from model.parameters()
     yield from model.buffers()
     for module in model.modules():

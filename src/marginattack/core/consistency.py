@@ -11,7 +11,7 @@ from marginattack.core.types import Logits
 from marginattack.errors import InputError, one_line
 
 CHECKED = 32  # inputs
-ALONE, FEW = 4, 5  # inputs that are also tried one by one; the size of small batches
+ALONE, FEW = 4, 5  # inputs also evaluated one by one; the size of small batches
 REPEATS = 4  # forwards of one batch
 ROUNDING = 64  # units of rounding of the largest logit by which two forwards of one batch may differ
 MOST_ROUNDING = 0.1  # of the largest logit, in any precision
@@ -27,7 +27,7 @@ class Inconsistency(NamedTuple):
 
 
 def most_batch_noise(rounding_unit: float) -> float:
-    """By what share of the largest logit the batch may change a logit: rounding, in low precision, or batch noise."""
+    """How much of the largest logit a batch may change a logit: the rounding of low precision, or batch noise."""
     return max(MOST_BATCH_NOISE, min(ROUNDING * rounding_unit, MOST_ROUNDING))
 
 
@@ -47,14 +47,14 @@ def find_inconsistency(
         return Inconsistency(
             "batch-dependent", len(x), len(x), f"a batch of one input or {FEW} fails ({one_line(error)})"
         )
-    neighbour = x[:1].flip(-1)  # so that a single input has another one beside it, too
-    beside = model(torch.cat([x.flip(0), neighbour]))[:-1].flip(0)
-    change = [each.double() - logits for each in (in_small, beside)]
+    neighbour = x[:1].flip(-1)  # so that even a single input is part of a batch
+    in_larger = model(torch.cat([x.flip(0), neighbour]))[:-1].flip(0)
+    change = [each.double() - logits for each in (in_small, in_larger)]
     return describe_change("batch-dependent", "between batches", change, logits, most_batch_noise(rounding_unit))
 
 
 def describe_change(code: str, where: str, change: list[Tensor], logits: Tensor, limit: float) -> Inconsistency | None:
-    """What to say of changes of logits beyond a share of the largest of these logits; None if there are none."""
+    """Describe changes of logits larger than ``limit`` times the largest logit; None if there are none."""
     scale = float(logits.nan_to_num(0, 0, 0).abs().max()) or 1.0
     size = torch.stack(change).nan_to_num(0, 0, 0).abs().amax((0, 2)) / scale
     affected = int((size > limit).sum())
@@ -65,10 +65,10 @@ def describe_change(code: str, where: str, change: list[Tensor], logits: Tensor,
 
 
 def require_consistent(found: Inconsistency | None) -> None:
-    """Raise InputError about a model that is no function of each input."""
+    """Raise InputError for a model whose logits do not depend on each input alone."""
     if found is None:
         return
     hint = "let no input change the logits of another, as BatchNorm does without running statistics"
     if found.code == "random":
-        hint = "disable its dropout and noise, or measure it as it is with randomized=True"
+        hint = "disable its dropout and noise, or measure it with randomized=True"
     raise InputError(f"model is {found.code}: {found.seen}, for {found.affected} of {found.tried} inputs; {hint}")

@@ -1,4 +1,4 @@
-"""Random draws that belong to (seed, sample): a hash, independent of batch size, order and device."""
+"""Random draws that depend only on (seed, sample): a hash, independent of batch size, order and device."""
 
 from copy import copy
 
@@ -56,5 +56,5 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shift_right(x: Tensor, by: int) -> Tensor:
-    """Logical shift to the right; torch's own extends the sign."""
+    """Logical shift to the right; that of torch is arithmetic."""
     return (x >> by) & ((1 << (64 - by)) - 1)

@@ -13,7 +13,7 @@ from marginattack.errors import InputError
 
 @contextmanager
 def plain_passes(device: torch.device) -> Iterator[None]:
-    """No autocast, gradients enabled, no inference mode: what this thread, and it alone, may have changed."""
+    """Disable autocast and inference mode and enable gradients, all of which are state of this thread."""
     with ExitStack() as stack:
         for kind in filter(torch.amp.is_autocast_available, {device.type, "cpu"}):
             stack.enter_context(torch.autocast(kind, enabled=False))
@@ -24,7 +24,7 @@ def plain_passes(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def restored_threads() -> Iterator[None]:
-    """Torch's number of threads is as before after the block: setting it in one thread is seen by later ones."""
+    """Restore torch's number of threads after the block: later threads inherit it."""
     before = torch.get_num_threads()
     try:
         yield
@@ -33,7 +33,7 @@ def restored_threads() -> Iterator[None]:
 
 
 def full_float32(device: torch.device) -> AbstractContextManager[None]:
-    """No tf32 on a GPU. By default torch convolves in tf32, where logits change by some 1e-3 with the batch."""
+    """Disable tf32 on a GPU. By default torch convolves in tf32, and logits change by about 1e-3 with the batch."""
     if device.type != "cuda":
         return nullcontext()
     return hold(lambda: {"tf32": _save()}, partial(_allow_tf32, False))
@@ -60,7 +60,7 @@ def tf32(allowed: bool) -> Iterator[None]:
 
 @contextmanager
 def consistent_tf32() -> Iterator[None]:
-    """The older flag for cuDNN can be read, which torch.export does: it raises where newer ones forbid tf32 alone."""
+    """Make the older flag for cuDNN readable for torch.export: it raises if newer flags disable tf32 only in part."""
     cudnn: Any = torch.backends.cudnn
     try:
         _ = cudnn.allow_tf32
@@ -77,7 +77,7 @@ def consistent_tf32() -> Iterator[None]:
 
 
 def _backends() -> tuple[list[Any], str]:
-    """What computes in tf32, and the name of its flag."""
+    """The backends that compute in tf32, and the name of their flag."""
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     if hasattr(cudnn, "conv"):
         return [cuda.matmul, cudnn.conv, cudnn.rnn], "fp32_precision"
@@ -91,7 +91,7 @@ def _allow_tf32(allowed: bool) -> None:
 
 
 def _save() -> Restore:
-    """What restores the flags."""
+    """Return a function that restores the flags."""
     backends, name = _backends()
     before = [getattr(backend, name) for backend in backends]
 

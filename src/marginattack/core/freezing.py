@@ -17,11 +17,11 @@ from marginattack.errors import InputError, one_line
 def frozen_eval(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Eval mode, frozen parameters, gradients enabled, full float32 and no autocast inside the block.
 
-    Afterwards modes, flags and buffers are as before, also when something was raised. Threads may freeze the same
-    model, or models that share modules: what they share is restored when the last of them is done.
+    Afterwards modes, flags and buffers are restored, also after an exception. Threads may freeze the same model, or
+    models that share modules: shared modules are restored when the last thread is done.
 
     Raises:
-        InputError: The model ignores or refuses ``eval()``, or has parameters without values or of inference mode.
+        InputError: The model ignores ``eval()`` or raises in it, or has parameters without values or of inference mode.
     """
     _check(model)
     with hold(partial(_save, model), partial(_freeze, model)), plain_passes(device), full_float32(device):
@@ -29,7 +29,7 @@ def frozen_eval(model: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def _check(model: nn.Module) -> None:
-    """Refuse what cannot be frozen and restored."""
+    """Raise InputError for a model that cannot be frozen and restored."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise InputError(f"{name} of the model has no values yet: call the model once on an input")
@@ -51,9 +51,9 @@ def _freeze(model: nn.Module) -> None:
 
 
 def _save(model: nn.Module) -> dict[Hashable, Restore]:
-    """What restores the modes, flags and buffers of a model, each under its own key.
+    """Functions that restore the modes, flags and buffers of a model, each under its own key.
 
-    The functions hold the modules and tensors, so that no id is used twice.
+    They hold references to the modules and tensors, so that no id is reused.
     """
     saved: dict[Hashable, Restore] = {}
     for module in model.modules():

@@ -15,7 +15,7 @@ _providers: list[Provider] = []
 
 
 def register(provider: Provider) -> None:
-    """Ask this function for kernels from now on."""
+    """Add a function that provides kernels."""
     _providers.append(provider)
 
 
@@ -25,9 +25,9 @@ def kernel(name: str, x: Tensor, norm: Any = None) -> Kernel | None:
 
 
 def fusible(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a formula of (norm, x, …): its kernel runs instead where there is one for these points and this norm.
+    """Decorate a formula of (norm, x, …): its kernel runs instead if there is one for these points and this norm.
 
-    Kernels take bounds that all points share.
+    Kernels need bounds that all points share.
     """
 
     @wraps(formula)

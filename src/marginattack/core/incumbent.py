@@ -19,7 +19,7 @@ class History:
     """The best distance of each sample against the passes spent, on a geometric grid of passes.
 
     ``reached[i, k]`` is the best distance of sample i when it had spent between RATIO^(k−1) and RATIO^k passes.
-    Everything lies on the device of the points, so that recording never waits for it.
+    All tensors are on the device of the points, so that recording never waits for it.
     """
 
     def __init__(self, n: int, like: Tensor) -> None:
@@ -31,7 +31,7 @@ class History:
     def record(self, rows: Tensor | None, passes: Tensor, distance: Scalars) -> None:
         """Record passes of these samples (None: all), spent on points at this distance (infinity: not adversarial).
 
-        A sample may be named several times, by attempts that run side by side.
+        A sample may occur several times, for attempts that run in parallel.
         """
         if rows is None:
             self.passes += passes
@@ -51,7 +51,7 @@ class History:
         return self.passes, self.distance, self.reached
 
     def padded(self, rows: Tensor | None, n: int) -> "History":
-        """A copy of the history of these samples (None: all), with room for n."""
+        """A copy of the history of these samples (None: all), padded to n rows."""
         part = copy(self)
         part.passes, part.distance, part.reached = (pad_rows(t if rows is None else t[rows], n) for t in self.tensors)
         return part
@@ -69,10 +69,10 @@ class History:
 
 
 class Incumbent:
-    """The nearest adversarial ``points`` seen so far and their ``distance`` from x₀ (infinity: none, the point is x₀).
+    """The nearest adversarial ``points`` so far and their ``distance`` from x₀ (infinity: none, the point is x₀).
 
-    ``history`` belongs to the whole batch; ``origin`` holds the row of the batch that each row here is about (None: the
-    same row), and ``unique`` says that no row of the batch is there twice.
+    ``history`` belongs to the whole batch; ``origin`` holds the row of the batch for each row here (None: the same
+    row), and ``unique`` says whether each of them occurs only once.
     """
 
     def __init__(self, x0: Points, box: Box, norm: Norm) -> None:
@@ -86,13 +86,13 @@ class Incumbent:
     def offer(self, x: Points, crossed: Mask, goals: Goals, passes: int, rows: slice | Tensor) -> None:
         """Keep each point that crossed, lies in the box and is nearer; record the passes spent on these rows.
 
-        Samples whose goal is to wait did not spend any.
+        Samples whose direction is 0 did not spend any.
         """
         size = self.judge(x, crossed)
         self.history.record(self.origin_of(rows), passes * goals[rows, 1].abs(), size[rows])
 
     def judge(self, x: Points, crossed: Mask) -> Scalars:
-        """Keep what is nearer; the distance of each point, infinite where it is not adversarial in the box."""
+        """Keep nearer points; return the distance of each point, infinite unless it is adversarial and in the box."""
         x = x.detach()
         size = torch.where((crossed & self.box.contains(x))[:, None], self.norm.size(x - self.x0), torch.inf)
         nearer = size < self.distance
@@ -101,13 +101,13 @@ class Incumbent:
         return size
 
     def origin_of(self, rows: slice | Tensor) -> Tensor | None:
-        """The rows of the whole batch that these are; None for all of them in order."""
+        """The rows of the whole batch that these rows are; None for all of them in order."""
         if self.origin is None:
             return None if isinstance(rows, slice) else rows
         return self.origin[rows]
 
     def select(self, rows: Tensor, *, known: bool) -> "Incumbent":
-        """The incumbent of some rows, with nothing found yet, or with what is ``known``."""
+        """The incumbent of some rows, empty or, if ``known``, with their points."""
         part, here = copy(self), rows.to(self.x0.device)
         part.x0, part.box = self.x0[here], self.box.select(here)
         part.points = self.points[here] if known else part.x0.clone()
@@ -117,7 +117,7 @@ class Incumbent:
         return part
 
     def merge(self, part: "Incumbent", rows: Tensor) -> None:
-        """Take over what is nearer in the incumbent that was selected by these rows."""
+        """Take over nearer points from an incumbent that was selected by these rows."""
         order = part.distance[:, 0].argsort(stable=True).cpu()
         nearest = order[occurrence(rows[order]) == 0]
         nearest = nearest[(part.distance[nearest, 0] < self.distance[rows[nearest], 0]).cpu()]

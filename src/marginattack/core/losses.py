@@ -19,7 +19,7 @@ Loss: TypeAlias = Callable[[Logits, Labels], Tensor]
 @final
 @dataclass(frozen=True)
 class Margin:
-    """l_y − max_{i≠y} l_i: positive exactly where y is predicted. The paper's c without its offset."""
+    """l_y − max_{i≠y} l_i: positive if and only if y is predicted. The paper's c without its offset."""
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
         return _own(logits, label) - others(logits, label).amax(1)
@@ -34,7 +34,7 @@ class RankedMargin:
     number: int
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
-        # All ranks take the topk of the same number, so that ties are broken in the same way.
+        # All ranks use the topk of the same number, so that ties are broken consistently.
         return _own(logits, label) - others(logits, label).topk(self.number, dim=1).values[:, self.rank]
 
 
@@ -50,7 +50,7 @@ class CrossEntropy:
 @final
 @dataclass(frozen=True)
 class LogOdds:
-    """log p_y / (1 − p_y): grows with p_y, but does not saturate where the model is confident."""
+    """log p_y / (1 − p_y): grows with p_y, but does not saturate if the model is confident."""
 
     def __call__(self, logits: Logits, label: Labels) -> Tensor:
         return _own(logits, label) - others(logits, label).logsumexp(1)
@@ -93,7 +93,7 @@ class AgainstRest:
 @final
 @dataclass(frozen=True)
 class LogitRatio:
-    """(l_y − max_{i≠y} l_i) / (l_(1) − l_(3)), l_(k) the k-th highest: DLR (Croce, Hein 2020), blind to the scale.
+    """(l_y − max_{i≠y} l_i) / (l_(1) − l_(3)), l_(k) the k-th highest: DLR (Croce, Hein 2020), invariant to scale.
 
     With ``ranks`` (3, 4), for targets, the mean of l_(3) and l_(4) is subtracted: the target may be the third itself.
     """
@@ -117,7 +117,7 @@ def compare(logits: Logits, label: Labels) -> tuple[Tensor, Tensor]:
 
 
 def scale(logits: Logits, own: Tensor, other: Tensor) -> Tensor:
-    """The size of logits that rounding scales with: the largest, unless that class is masked by a huge logit."""
+    """The size of logits that rounding is relative to: the largest, unless a class is masked by a huge logit."""
     return torch.minimum(logits.abs().amax(1), 100 * (own.abs() + other.abs()))
 
 

@@ -17,14 +17,14 @@ l0     h, filled by falling |g|h   sorting |g|h, the last in part
 =====  ==========================  =========================================
 
 Σ |g| t is concave and piecewise linear in λ: Newton's method from 0 never overshoots and reaches the solution exactly,
-mostly after three to six steps of O(d), for a batch at once (Cominetti et al. 2014). Where the plane misses the box the
+mostly after three to six steps of O(d), for a batch at once (Cominetti et al. 2014). If the plane misses the box, the
 solution is the corner nearest to it. The paper's active-set loop ends at the same point.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, SupportsFloat, TypeAlias, final
+from typing import Any, ClassVar, SupportsFloat, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from marginattack.core.plugins import Registry
 from marginattack.core.types import Points, Scalars
 from marginattack.errors import InputError, choose
 
-NEWTON_STEPS, NEWTON_STEPS_ON_GPU = 100, 10  # at most; on a GPU always, since testing for convergence would wait for it
+NEWTON_STEPS, NEWTON_STEPS_ON_GPU = 100, 10  # at most; on a GPU always, since a convergence test would synchronise
 TINY = 1e-30
 
 
@@ -67,7 +67,7 @@ class Norm(ABC):
 
     @abstractmethod
     def steepest(self, g: Points) -> Points:
-        """The s with ‖s‖ ≤ 1 at which gᵀs = dual(g) (paper Eq. 5); zero where g is zero."""
+        """The s with ‖s‖ ≤ 1 and gᵀs = dual(g) (paper Eq. 5); zero if g is zero."""
 
     @abstractmethod
     def onto_ball(self, x: Points, centre: Points, radius: Scalars) -> Points:
@@ -78,11 +78,11 @@ class Norm(ABC):
 
     @abstractmethod
     def spread(self, weight: Points, room: Points, r: Scalars) -> Points:
-        """The smallest t in [0, room] with Σ weight·t = r; t = room where r is out of reach."""
+        """The smallest t in [0, room] with Σ weight·t = r; t = room if r is out of reach."""
 
     @property
     def step_norm(self) -> "Norm":
-        """The norm for steps inside a ball of this one; another one where the steepest direction is one coordinate."""
+        """The norm for steps inside a ball of this one; another one if the steepest direction is one coordinate."""
         return self
 
     @property
@@ -91,7 +91,7 @@ class Norm(ABC):
         return LINF
 
     def onto_plane(self, x: Points, g: Points, r: Scalars, box: Box) -> Points:
-        """The nearest point to x in the box with gᵀ(z − x) = −r; the corner if there is none; x where g = 0."""
+        """The nearest point to x in the box with gᵀ(z − x) = −r; the corner if there is none; x if g = 0."""
         z: Points = onto_plane(self, x, g, r, box)
         return z
 
@@ -106,7 +106,7 @@ class _L2(Norm):
     tolerates_rounding: ClassVar = True
 
     def size(self, v: Points) -> Scalars:
-        # In double precision sums of squares neither overflow nor vanish.
+        # In double precision sums of squares neither overflow nor underflow.
         size: Scalars = torch.linalg.vector_norm(v, dim=1, keepdim=True, dtype=torch.float64)
         return size.to(v.dtype)
 
@@ -190,7 +190,7 @@ class _L1(Norm):
 @final
 @dataclass(frozen=True)
 class _L0(Norm):
-    """The number of changed coordinates: not a norm in the strict sense; "dual" is the gain of the best coordinate."""
+    """The number of changed coordinates, not a norm in the strict sense; "dual" is the gain of the best coordinate."""
 
     name: str = "l0"
     counts: ClassVar = True
@@ -243,6 +243,11 @@ def as_norm(norm: NormLike) -> Norm:
     raise InputError(f"no norm named {norm!r}: {choose(name, NORMS)}")
 
 
+def as_norms(norms: NormLike | list[Any] | tuple[Any, ...]) -> list[Norm]:
+    """One norm or several, each as ``as_norm`` takes it."""
+    return [as_norm(each) for each in (norms if isinstance(norms, list | tuple) else [norms])]
+
+
 @fusible
 def onto_plane(norm: Norm, x: Points, g: Points, r: Scalars, box: Box) -> Points:
     """``Norm.onto_plane``"""
@@ -255,7 +260,7 @@ def onto_plane(norm: Norm, x: Points, g: Points, r: Scalars, box: Box) -> Points
 
 
 def _normalise(v: Points) -> tuple[Points, Scalars]:
-    """|v| over its largest entry, and that entry: sums of squares then neither overflow nor vanish."""
+    """|v| over its largest entry, and that entry: sums of squares then neither overflow nor underflow."""
     peak = v.abs().amax(1, keepdim=True)
     return torch.where(peak > 0, v.abs() / peak, 0), peak
 
@@ -271,12 +276,12 @@ def _before(values: Tensor) -> Tensor:
 
 
 def _newton_steps(x: Points) -> int:
-    """The most steps of Newton's method for these points."""
+    """The maximum number of steps of Newton's method for these points."""
     return NEWTON_STEPS_ON_GPU if x.is_cuda else NEWTON_STEPS
 
 
 def _converged(missing: Scalars, of: Scalars) -> bool:
-    """Whether nothing is missing but rounding; never tested on a GPU."""
+    """Whether only rounding is missing; never tested on a GPU."""
     return not missing.is_cuda and bool((missing <= 4 * torch.finfo(of.dtype).eps * of).all())
 
 

@@ -9,7 +9,7 @@ from marginattack.core.types import Points, Scalars
 
 
 class Observation(NamedTuple):
-    """A query as an observer sees it: rows of the batch, points, their distance, the constraint there, the history."""
+    """A query: rows of the batch, points, their distance, the constraint there, and the history."""
 
     rows: Tensor
     points: Points
@@ -19,10 +19,10 @@ class Observation(NamedTuple):
 
 
 class Observer:
-    """Receives every query; this one ignores them. While another one observes, nothing is captured as a graph."""
+    """Receives every query; the base class ignores them. Subclasses disable graph capture."""
 
     def mark(self, move: str) -> None:
         """The next points to be queried come from this move."""
 
     def record(self, query: Observation) -> None:
-        """Take note of a query that was answered."""
+        """Record a query that was answered."""

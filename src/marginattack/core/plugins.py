@@ -1,4 +1,4 @@
-"""Registry: things by name, those of this package and those that other packages add through entry points."""
+"""Registry: objects by name, of this package and of other packages through entry points."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -11,15 +11,15 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Bundled things by name, and the entry points of ``group``, which are loaded when one is first asked for.
+    """Bundled objects by name, and the entry points of ``group``, which are loaded at the first use.
 
-    Not before: a package that is imported first would be asked for what it has not defined yet. One that cannot be
-    loaded is left out, with a warning.
+    Loading them earlier would fail for a package that is still being imported. Entry points that cannot be loaded are
+    left out, with a warning.
 
     Args:
         group: The group of entry points, such as "marginattack.attacks".
-        bundled: The things of this package.
-        key: From the name of an entry point and what it loads to the name here.
+        bundled: The objects of this package.
+        key: Maps the name of an entry point and the object that it loads to the name here.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Queries: values and gradients of the constraint at points, and what counts as adversarial there."""
+"""Queries: values and gradients of the constraint at points, and whether they are adversarial."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from marginattack.core.types import Goals, Logits, Mask, Points
 
 
 class Query(NamedTuple):
-    """What is asked: some losses of inputs of this shape, with or without their gradients."""
+    """Some losses of inputs of this shape, with or without their gradients."""
 
     shape: Size
     losses: tuple[Loss, ...]
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
     """The answer for n points and k losses."""
 
     values: Tensor  # (k, n), raised by the decision tolerance
-    gradients: Tensor  # (k, n, d); the points themselves where none were asked for
+    gradients: Tensor  # (k, n, d); the points themselves if gradients were not requested
     crossed: Mask  # whether the point is adversarial beyond the decision tolerance
     logits: Logits
 
@@ -56,7 +56,7 @@ def evaluate(
 
 
 def input_gradient(value: Tensor, leaf: Tensor, *, keep: bool, weight: Tensor | None = None) -> Tensor:
-    """∂ Σ weight·value / ∂ leaf; zero where the model does not depend on its input or the gradient is not finite."""
+    """∂ Σ weight·value / ∂ leaf; zero if the model does not depend on its input or the gradient is not finite."""
     if not value.requires_grad:
         return torch.zeros_like(leaf)
     total: Tensor = _Total.apply(value, torch.ones_like(value) if weight is None else weight)  # type: ignore[no-untyped-call]
@@ -65,9 +65,9 @@ def input_gradient(value: Tensor, leaf: Tensor, *, keep: bool, weight: Tensor | 
 
 
 class _Total(torch.autograd.Function):
-    """A number, never read, whose derivative by the value is the weight.
+    """A number, never read, whose derivative with respect to the value is the weight.
 
-    With weights of its own ``torch.autograd.grad`` imports sympy, which takes up to 3 s in the first pass.
+    If weights are passed to ``torch.autograd.grad``, it imports sympy, which takes up to 3 s in the first pass.
     """
 
     @staticmethod
@@ -81,7 +81,7 @@ class _Total(torch.autograd.Function):
 
 
 def join_answers(parts: Sequence[Answer]) -> Answer:
-    """Answers for parts of the points as one."""
+    """Join answers for parts of the points."""
     if len(parts) == 1:
         return parts[0]
     values, gradients, crossed, logits = zip(*parts, strict=True)

@@ -1,10 +1,10 @@
-r"""Randomized: what adversarial means for a model whose logits differ from pass to pass, and how that is shown.
+r"""Randomized: what adversarial means for a model with random logits, and how that is tested.
 
 .. math:: \min_x \|x - x_0\| \quad \text{s.t.} \quad P(\text{x is misclassified}) > rate, \; x \in [lo, hi]^d
 
-A draw is one pass of the model. A stored point promises that a repetition with ``draws`` fresh draws finds it
+A draw is one pass of the model. A stored point guarantees that a repetition with ``draws`` fresh draws finds it
 misclassified in more than ``rate`` of them, with probability ``confidence`` or more. Half of the allowed error is that
-of the repetition, which passes where the probability is at least ``needed_rate``. The other half is that of showing
+of the repetition, which succeeds if the probability is at least ``needed_rate``. The other half is that of testing for
 this: one binomial test per stage and candidate (Clopper and Pearson 1934), Bonferroni-corrected for all of them, since
 the first candidate that passes is kept.
 """
@@ -21,8 +21,8 @@ OUTWARDS = (1.02, 1.04, 1.06, 1.08, 1.1, 1.13, 1.16, 1.2, 1.25, 1.3, 1.4, 1.5, 1
 FROM_INPUT = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
 STAGES = (0.1, 0.5, 2.0, 4.0)  # draws after which a test may end, in units of ``draws``: clear cases are cheap
 TESTS = 2 + len(OUTWARDS) + len(FROM_INPUT)  # per sample, with those of the input and of the point found
-SEARCH_ERROR = 0.1  # of a query's decision, so that the search does not keep points that were lucky
-READ_BACK_ERROR = 1e-6  # per stored row that is checked again, so that a run of many rows has no false alarm
+SEARCH_ERROR = 0.1  # of a query's decision, so that the search rarely keeps points by chance
+READ_BACK_ERROR = 1e-6  # per stored row that is checked again, so that long runs have no false alarms
 
 
 class Stage(NamedTuple):
@@ -40,13 +40,12 @@ class Randomized:
         eot: Draws per query, over which logits and gradients are averaged (expectation over transformation). Each is a
             pass, and is counted.
         rate: The probability of misclassification above which a point is adversarial.
-        confidence: The least probability that a stored point holds when it is tried again: that more than ``rate`` of
+        confidence: The minimum probability that a stored point holds when it is tried again: that more than ``rate`` of
             ``draws`` fresh draws misclassify it.
-        draws: Draws of such a repetition. With more of them points lie closer to the rate, and verification takes
-            longer.
+        draws: Draws of such a repetition. With more draws points lie closer to the rate, and verification takes longer.
 
     Raises:
-        InputError: A number is out of range, or so many draws cannot show the rate.
+        InputError: A number is out of range, or there are too few draws for the rate.
 
     Example:
         >>> import torch, marginattack as ma
@@ -72,7 +71,7 @@ class Randomized:
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}: it must lie between 0 and 1")
         if self.stages[-1].confirmed > self.stages[-1].draws:
-            raise InputError(f"rate is {self.rate}: {self.draws} draws cannot show it, so raise draws")
+            raise InputError(f"rate is {self.rate}: {self.draws} draws are too few to test it; raise draws")
 
     @cached_property
     def needed_rate(self) -> float:
@@ -100,7 +99,7 @@ class Randomized:
 
     @cached_property
     def contradicted(self) -> int:
-        """A stored point with so few misclassifications in ``draws`` fresh draws is not what it was stored as."""
+        """A stored point with this few misclassifications in ``draws`` fresh draws is not adversarial."""
         from scipy.stats import binom
 
         return int(binom.ppf(READ_BACK_ERROR, self.draws, self.rate)) - 1
@@ -112,7 +111,7 @@ class Randomized:
 
 
 def as_randomized(randomized: bool | Randomized, eot: int | None = None) -> Randomized | None:
-    """The settings of a randomised model, from a flag or as they are; None for a deterministic one."""
+    """The settings of a randomised model, from a flag or as given; None for a deterministic one."""
     if isinstance(randomized, Randomized):
         if eot is not None:
             raise InputError(f"eot is given twice: write randomized=Randomized(eot={eot}, …) alone")
@@ -120,8 +119,6 @@ def as_randomized(randomized: bool | Randomized, eot: int | None = None) -> Rand
     if randomized:
         return Randomized() if eot is None else Randomized(eot=eot)
     if eot is not None:
-        raise InputError(
-            f"eot is {eot}, but draws are averaged for randomised models only: add randomized=True, or "
-            "set both in the Classifier"
-        )
+        hint = "add randomized=True, or set both in the Classifier"
+        raise InputError(f"eot is {eot}, but it applies to randomised models only: {hint}")
     return None

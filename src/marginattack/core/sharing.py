@@ -1,4 +1,4 @@
-"""State that the threads of a process share, changed for the duration of a block."""
+"""State shared by the threads of a process, changed for the duration of a block."""
 
 import threading
 import warnings
@@ -11,7 +11,7 @@ import torch
 Restore: TypeAlias = Callable[[], object]
 
 _LOCK = threading.RLock()
-_HELD: dict[Hashable, tuple[int, Restore]] = {}  # by state: how many blocks hold it, and what restores it
+_HELD: dict[Hashable, tuple[int, Restore]] = {}  # by state: how many blocks hold it, and the function to restore it
 _RANDOM = threading.RLock()
 
 
@@ -19,7 +19,7 @@ _RANDOM = threading.RLock()
 def hold(save: Callable[[], dict[Hashable, Restore]], change: Callable[[], None]) -> Iterator[None]:
     """Change shared state; each part of it is restored when the last block that holds this part ends.
 
-    ``save`` returns what restores each part, ``change`` changes them all. Blocks may overlap in time and in parts.
+    ``save`` returns a function to restore each part, ``change`` changes all. Blocks may overlap in time and in parts.
     """
     with _LOCK:
         saved = save()
@@ -31,7 +31,7 @@ def hold(save: Callable[[], dict[Hashable, Restore]], change: Callable[[], None]
             change()
         yield
     finally:
-        with _LOCK, ExitStack() as restored:  # which calls each of them, even if one fails
+        with _LOCK, ExitStack() as restored:  # it calls each of them, even if one fails
             for key in saved:
                 users, restore = _HELD.pop(key)
                 if users > 1:
@@ -42,21 +42,21 @@ def hold(save: Callable[[], dict[Hashable, Restore]], change: Callable[[], None]
 
 @contextmanager
 def exclusive(key: Hashable) -> Iterator[bool]:
-    """No block begins or ends inside; whether at most one holds this state."""
+    """No other block begins or ends inside; yields whether at most one holds this state."""
     with _LOCK:
         yield _HELD.get(key, (0, None))[0] <= 1
 
 
 @contextmanager
 def forked_random(device: torch.device) -> Iterator[None]:
-    """Torch's own random numbers are as before after the block; one thread at a time, since threads share them."""
+    """Restore torch's random generators after the block; one thread at a time, since threads share them."""
     with _RANDOM, torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Torch's own random numbers from this seed, and no warnings; one thread at a time, since threads share both."""
+    """Seed torch's random generators and silence warnings; one thread at a time, since threads share both."""
     with forked_random(device), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(seed)

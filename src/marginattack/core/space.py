@@ -19,7 +19,7 @@ Bounds: TypeAlias = Sequence[Any]  # (lo, hi): numbers, or arrays that broadcast
 class Space:
     """Inputs between ``lo`` and ``hi``, with the ``fixed`` features of the image; distances are in units of ``scale``.
 
-    All of it broadcasts to an input. Attacks see flat points, which are inputs over ``scale``.
+    All fields broadcast to an input. Attacks see flat points, which are inputs over ``scale``.
     """
 
     lo: Tensor
@@ -28,7 +28,7 @@ class Space:
     fixed: Tensor | None = None
 
     def bounds_for(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds that broadcast against these images; both are the image itself where it is fixed.
+        """Lower and upper bounds that broadcast against these images; both are the image itself for fixed features.
 
         Raises:
             InputError: They do not fit the shape of the images.
@@ -76,7 +76,7 @@ class Space:
         return x0, Box(lo, hi)
 
     def restore(self, images: Tensor, x0: Points, points: Points) -> Tensor:
-        """Flat points as inputs, on the CPU as these images are; features that are as in x₀ are the image's."""
+        """Flat points as inputs, on the CPU like these images; features equal to those of x₀ are the image's."""
         inputs: Tensor = points.unflatten(1, images.shape[1:]).cpu()
         if self.scale is None:
             return inputs
@@ -84,7 +84,7 @@ class Space:
         return torch.where((points == x0).cpu().view_as(images), images, inputs)
 
     def require_plain(self, who: str) -> None:
-        """Raise InputError where there is a scale or fixed features, for what does not support them."""
+        """Raise InputError if there is a scale or fixed features, for functions that do not support them."""
         if self.scale is not None or self.fixed is not None:
             given = "fixed" if self.scale is None else "scale"
             raise InputError(f"{who} does not support {given}: measure without it, or leave {who} out")
@@ -98,10 +98,10 @@ class Space:
 
 
 def as_space(bounds: Bounds | None, scale: Any, fixed: Any) -> Space:
-    """A space from what a user states; the bounds are 0 and 1 unless stated.
+    """Validate the arguments of a user and make a space; by default the bounds are 0 and 1.
 
     Raises:
-        InputError: A part of it makes no sense.
+        InputError: An argument is invalid.
     """
     return Space(*_check_bounds((0.0, 1.0) if bounds is None else bounds), _check_scale(scale), _check_fixed(fixed))
 
@@ -144,14 +144,14 @@ def _check_fixed(fixed: Any) -> Tensor | None:
     mask = torch.as_tensor(fixed)
     if mask.dtype != torch.bool:
         kind = str(mask.dtype).removeprefix("torch.")
-        raise InputError(f"fixed is {kind}: give a boolean mask that broadcasts to an input, True where it stays")
+        raise InputError(f"fixed is {kind}: give a boolean mask that broadcasts to an input, True for fixed features")
     if bool(mask.all()):
         raise InputError("fixed is True everywhere, so nothing can change: leave some features free")
     return mask
 
 
 def _fit(values: Tensor, images: Tensor, what: str) -> Tensor:
-    """Values in the shape of one of these images; a single number as it is."""
+    """Expand values to the shape of one of these images; a single number is returned unchanged."""
     try:
         return values.expand(images.shape[1:]) if values.ndim else values
     except RuntimeError:

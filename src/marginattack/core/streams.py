@@ -1,4 +1,4 @@
-"""Inputs as a user gives them: arrays, a Dataset, a DataLoader, or any iterable of batches; read in chunks."""
+"""Inputs from arrays, a Dataset, a DataLoader, or any iterable of batches, read in chunks."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
@@ -24,10 +24,10 @@ class Chunk(NamedTuple):
 
 
 def read_chunks(images: Any, labels: Any, targets: Any, ids: Any, rows: int) -> Iterator[Chunk]:
-    """Arrays as one chunk; batches of pairs joined to chunks of at least ``rows`` rows, read only when they are needed.
+    """Yield arrays as one chunk; read batches of pairs on demand and join them to chunks of at least ``rows`` rows.
 
     Raises:
-        InputError: There are no labels, or they are given twice; a batch is not a pair of arrays; there is none.
+        InputError: Labels are missing or given twice, a batch is not a pair of arrays, or there is none.
     """
     kind = type(images).__name__
     streamed = isinstance(images, Dataset | DataLoader)
@@ -54,7 +54,7 @@ def read_chunks(images: Any, labels: Any, targets: Any, ids: Any, rows: int) -> 
 
 
 def count_rows(images: Any, labels: Any) -> int | None:
-    """How many inputs there are; None where only reading tells."""
+    """The number of inputs; None if it is unknown before reading."""
     known: Any = images.dataset if isinstance(images, DataLoader) else images
     if labels is None and not isinstance(known, Dataset):
         return None
@@ -65,7 +65,7 @@ def count_rows(images: Any, labels: Any) -> int | None:
 
 
 def class_names(images: Any) -> tuple[str, ...] | None:
-    """The ``classes`` of a Dataset, as torchvision's have them; None where there are none."""
+    """The ``classes`` of a Dataset, such as torchvision's; None if it has none."""
     names = None
     while isinstance(images, Dataset | DataLoader) and names is None:
         names, images = getattr(images, "classes", None), getattr(images, "dataset", None)  # a Subset has a dataset
@@ -80,7 +80,7 @@ def _pairs(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
             batch = next(source)
         except StopIteration:
             return
-        except TypeError as error:  # the items of a Dataset are no tensors
+        except TypeError as error:  # the items of a Dataset are not tensors
             hint = "its items must be (image, label) with an image in a tensor, such as transforms.ToTensor() gives"
             raise InputError(f"the Dataset cannot be read ({one_line(error)}): {hint}") from error
         if not isinstance(batch, list | tuple) or len(batch) != 2:

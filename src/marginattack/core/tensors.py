@@ -10,14 +10,14 @@ def to_device_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def pad_rows(tensor: Tensor, rows: int) -> Tensor:
-    """A copy with that many rows; those that are missing repeat the first."""
+    """A copy padded to this many rows with the first one."""
     padded = tensor[:1].expand(rows, *tensor.shape[1:]).clone()
     padded[: len(tensor)] = tensor
     return padded
 
 
 def scatter_rows(values: Tensor, rows: slice | Tensor, n: int) -> Tensor:
-    """Values of some rows as a tensor of n rows, zero elsewhere; a slice stands for all rows."""
+    """Scatter values of some rows into a tensor of n rows, zero elsewhere; a slice means all rows."""
     if isinstance(rows, slice):
         return values
     return values.new_zeros(n, *values.shape[1:]).index_copy(0, rows, values)

@@ -1,4 +1,4 @@
-"""Shapes of tensors: checked at run time where jaxtyping is installed (in tests), names elsewhere."""
+"""Shapes of tensors: checked at run time if jaxtyping is installed (in tests), otherwise only names."""
 
 from typing import TYPE_CHECKING, TypeAlias
 

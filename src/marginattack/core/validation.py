@@ -1,4 +1,4 @@
-"""Validation: models, images, labels and targets that make no sense together raise InputError."""
+"""Validation of models, images, labels and targets; invalid ones raise InputError."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,10 +11,10 @@ from marginattack.core.classifier import Classifier
 from marginattack.core.types import Labels, Logits, Mask
 from marginattack.errors import InputError, one_line
 
-ROUNDING = 1e-5  # how far outside the bounds, as a share of their width, an input may lie by rounding
-CLAMPED = 1e-3  # and at most so far, where the bounds are wide
-PROBED = 8  # inputs that a model is tried on
-NO_LABEL = -1  # the class of a point whose logits are not finite
+ROUNDING = 1e-5  # how far outside the bounds, relative to their width, an input may be by rounding
+CLAMPED = 1e-3  # and at most this far, for wide bounds
+PROBED = 8  # inputs on which a model is tried
+NO_LABEL = -1  # the class of a point with logits that are not finite
 
 
 class OutputError(InputError):
@@ -30,12 +30,12 @@ def check_logits(logits: Any, n: int | None, *, name: str = "model", values: boo
 
     Args:
         logits: The output of the model.
-        n: The number of inputs; None to check nothing but that the output is a floating-point tensor.
+        n: The number of inputs; None to check only that the output is a floating-point tensor.
         name: The model, for the message.
-        values: Whether to check the values too: finite, and no probabilities.
+        values: Whether to check the values too: finite, and not probabilities.
 
     Raises:
-        OutputError: The output is no tensor, holds labels, probabilities or a single logit per input, has another
+        OutputError: The output is not a tensor, holds labels, probabilities or a single logit per input, has another
             shape than (n, classes), or is not finite.
     """
     if not isinstance(logits, Tensor):
@@ -81,12 +81,12 @@ class Batch:
         return len(self.images)
 
     def select(self, rows: slice | Tensor) -> "Batch":
-        """Some of the samples."""
+        """Select samples."""
         targets = None if self.targets is None else self.targets[rows]
         return replace(self, images=self.images[rows], labels=self.labels[rows], targets=targets, ids=self.ids[rows])
 
     def reached(self, prediction: Labels) -> Mask:
-        """Whether each prediction is what an attack wants: another class than the label, or the target."""
+        """Whether each prediction is adversarial: another class than the label, or the target."""
         if self.targets is not None:
             return prediction == self.targets
         return (prediction != self.labels) & (prediction != NO_LABEL)
@@ -96,7 +96,7 @@ def check_batch(classifier: Classifier, images: Any, labels: Any, targets: Any, 
     """Check a batch against a classifier whose model is in eval mode.
 
     Raises:
-        InputError: Images, labels, targets, ids or the model's output make no sense together.
+        InputError: Images, labels, targets, ids or the model's output are invalid or inconsistent.
     """
     x = check_images(classifier, images)
     classes = check_model(classifier, x[:PROBED])
@@ -123,7 +123,7 @@ def check_model(classifier: Classifier, x: Tensor) -> int:
 
 
 def check_images(classifier: Classifier, images: Any) -> Tensor:
-    """Images inside the bounds, on the CPU, in the precision that attacks compute in."""
+    """Return images inside the bounds, on the CPU, in the precision of attacks."""
     x = _as_tensor(images, "images")
     if x.ndim < 2 or 0 in x.shape:
         hint = "give a non-empty batch, one input per row, such as (n, channels, height, width)"
@@ -154,7 +154,7 @@ def check_images(classifier: Classifier, images: Any) -> Tensor:
 
 
 def check_labels(labels: Any, n: int, classes: int, what: str) -> Labels:
-    """One class index per input, on the CPU."""
+    """Return one class index per input, on the CPU."""
     y = _as_tensor(labels, what)
     if y.ndim != 1:
         raise InputError(f"{what} have shape {tuple(y.shape)}: give one class index per input, shape ({n},)")
@@ -170,7 +170,7 @@ def check_labels(labels: Any, n: int, classes: int, what: str) -> Labels:
 
 
 def _check_ids(ids: Any, n: int) -> Tensor:
-    """One integer per sample; 0, 1, … unless stated."""
+    """Return one integer per sample, by default 0, 1, …."""
     if ids is None:
         return torch.arange(n)
     numbers = torch.as_tensor(ids)

@@ -1,6 +1,6 @@
-"""Our attacks as AttackBench calls them: ``attackbench.run_attack(model, loader, attack("race"), "l2")``.
+"""Our attacks with the interface of AttackBench: ``attackbench.run_attack(model, loader, attack("race"), "l2")``.
 
-Needs nothing of AttackBench (PyPI: attackbenchlib), which counts the queries of the model that it passes.
+It does not import AttackBench (PyPI: attackbenchlib), which counts the queries of the model that it passes.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from marginattack.errors import InputError
 from marginattack.measuring import as_attack, measure
 
 BUDGET = 2000  # AttackBench's
-CHECKS = 18  # forwards, at most, of ``measure`` beside the attack: validation, calibration, verification
+CHECKS = 18  # forwards of ``measure`` besides the attack, at most: validation, calibration, verification
 
 
 def attack(attack: Any = "race", *, budget: int = BUDGET, seed: int = 0) -> Callable[..., Tensor]:
@@ -37,7 +37,7 @@ def attack(attack: Any = "race", *, budget: int = BUDGET, seed: int = 0) -> Call
         tensor([1])
     """
     if budget <= CHECKS:
-        raise InputError(f"budget is {budget}, of which {CHECKS} passes go to checks of the model: give more")
+        raise InputError(f"budget is {budget}, but checks of the model take {CHECKS} passes: give a larger budget")
     chosen = as_attack(attack)
 
     def run(

@@ -1,8 +1,8 @@
 """AutoAttack's class with our attack: change the import, keep the script.
 
 ``from marginattack.integrations.autoattack import AutoAttack`` instead of ``from autoattack import AutoAttack``. The
-standard version runs ``Race`` instead of the four attacks; what it finds is verified. The class of pyautoattack, which
-returns pairs, is in ``marginattack.integrations.pyautoattack``.
+standard version runs ``Race`` instead of the four attacks; adversarial points are verified. The class of pyautoattack,
+which returns pairs, is in ``marginattack.integrations.pyautoattack``.
 """
 
 import json
@@ -48,14 +48,14 @@ class Function(nn.Module):
 
 @dataclass(kw_only=True)
 class State:
-    """What an evaluation has done so far, in the format of AutoAttack's ``EvaluationState``.
+    """The progress of an evaluation, in the format of AutoAttack's ``EvaluationState``.
 
-    An attack that is under way is among the attacks that were run as NAME:ROWS, with the number of rows it has passed.
+    An unfinished attack is listed among the finished ones as NAME:ROWS, with the number of rows done.
     """
 
     attacks: list[str]
     path: Path | None
-    run: dict[str, int | None] = field(default_factory=dict)  # rows passed; None: all
+    run: dict[str, int | None] = field(default_factory=dict)  # rows done; None: all
     robust: Tensor | None = None
     clean: float = float("nan")
 
@@ -75,7 +75,7 @@ class State:
         if names != sorted(attacks):
             raise InputError(f"{path} is of an evaluation with {names}, not {attacks}: give another state_path")
         if robust is not None and len(robust) != n:
-            raise InputError(f"{path} is of {len(robust)} images, not {n}: give those, or another state_path")
+            raise InputError(f"{path} is of {len(robust)} images, not {n}: give the same images, or another state_path")
         return cls(attacks=attacks, path=path, run=run, robust=robust, clean=clean)
 
     def save(self) -> None:
@@ -98,8 +98,8 @@ class AutoAttack:
         model: Maps images in [0, 1] to logits.
         norm: "Linf", "L2" or "L1".
         eps: The radius.
-        seed: Seed of the random draws; 0 unless stated, so that results repeat.
-        verbose: Whether to print what AutoAttack prints.
+        seed: Seed of the random draws, by default 0, so that results are reproducible.
+        verbose: Whether to print progress as AutoAttack does.
         attacks_to_run: With version="custom": names of attacks of this package ("race", "marginattack", …) or of
             AutoAttack ("apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"; FAB runs pyautoattack's code, which
             must be installed).
@@ -112,10 +112,10 @@ class AutoAttack:
     Attributes:
         apgd, apgd_targeted, fab, square: settings of AutoAttack's attacks for the custom version, such as
             ``apgd.n_restarts``; the defaults are AutoAttack's.
-        robust_accuracy: what the last evaluation found.
+        robust_accuracy: the result of the last evaluation.
 
     Raises:
-        InputError: An argument makes no sense.
+        InputError: An argument is invalid.
 
     Example:
         >>> import torch
@@ -163,13 +163,13 @@ class AutoAttack:
             y_orig: Their labels.
             bs: How many are attacked at a time.
             return_labels: Whether to return the predicted classes too.
-            state_path: A file from which an interrupted evaluation resumes; samples that were done before keep their
-                image in what is returned.
-            strict: Accepted for AutoAttack's sake: checks always raise.
+            state_path: A file from which an interrupted evaluation resumes; for samples done before, the original image
+                is returned.
+            strict: Accepted for compatibility with AutoAttack: checks always raise.
             batch_size: Another name of ``bs``, which AutoAttack's example script uses.
 
         Returns:
-            The adversarial images, or the images themselves where the model is robust or was wrong before; with
+            The adversarial images, or the original ones if the model is robust or they were misclassified before; with
             ``return_labels`` the predicted classes too.
 
         Raises:
@@ -210,7 +210,7 @@ class AutoAttack:
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False, strict: bool = False, *,
         batch_size: int | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Run each attack on all samples; the arguments and what is returned per attack as above."""
+        """Run each attack on all samples; arguments, and results per attack, as of ``run_standard_evaluation``."""
         names, found = self.attacks_to_run, {}
         for name in names:
             part = self._alone(name)
@@ -229,7 +229,7 @@ class AutoAttack:
         return accuracy
 
     def _run(self, session: Session, name: str, state: State, tensors: tuple[Tensor, ...], bs: int) -> None:
-        """Run one attack on the samples that are still robust, and enter what it finds."""
+        """Run one attack on the samples that are still robust, and enter its results."""
         x_orig, y_orig, x_adv, y_adv = tensors
         assert state.robust is not None
         done = state.run.get(name, 0)

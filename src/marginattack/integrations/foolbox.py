@@ -1,6 +1,6 @@
 """Our attacks as attacks of Foolbox: ``raw, clipped, success = Race("l2")(fmodel, images, labels, epsilons=[…])``.
 
-A ``foolbox.PyTorchModel`` can also be passed to ``ma.measure`` as it is.
+A ``foolbox.PyTorchModel`` can also be passed directly to ``ma.measure``.
 """
 
 from typing import Any
@@ -54,7 +54,7 @@ class Minimization(MinimizationAttack):  # type: ignore[misc]
         return DISTANCES[self.norm.name]
 
     def run(self, model: Any, inputs: Any, criterion: Any, *, early_stop: float | None = None, **others: Any) -> Any:
-        """The nearest adversarial inputs that were found; an input itself where none was."""
+        """The nearest adversarial inputs found; the input itself if none was found."""
         raise_if_kwargs(others)
         x, restore_type = eagerpy.astensor_(inputs)
         images, wanted = x.raw, get_criterion(criterion)

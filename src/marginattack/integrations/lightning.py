@@ -12,9 +12,8 @@ from marginattack.evaluation import check_distances
 from marginattack.integrations.training import is_due, log_curve, measure_subset, summarize
 
 try:
-    if (
-        "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
-    ):  # a trainer takes its own callbacks
+    # A trainer only accepts callbacks of its own package.
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
         from pytorch_lightning import Callback
     else:
         from lightning.pytorch import Callback
@@ -24,16 +23,15 @@ except ModuleNotFoundError as error:
 
 
 class MarginCallback(Callback):  # type: ignore[misc]
-    """Measures a fixed subset at the end of training epochs and logs the figures with the module's loggers.
+    """Measures a fixed subset at the end of training epochs and logs metrics with the module's loggers.
 
-    The figures are those of ``training.measure_epoch``, such as "margin/median", which ``ModelCheckpoint`` and
-    ``EarlyStopping`` can monitor in epochs that are measured. Loggers of TensorBoard and W&B also get a histogram of
-    the margins.
+    The metrics are those of ``training.measure_epoch``, such as "margin/median", which ``ModelCheckpoint`` and
+    ``EarlyStopping`` can monitor in epochs that are measured. TensorBoard and W&B also get a histogram of the margins.
 
     Args:
         images: The subset.
         labels: Their classes.
-        every: Measure after every so many epochs.
+        every: Measure every this many epochs.
         seconds: The time limit per epoch.
         norm: As for ``ma.measure``.
         eps: A distance, or several, at which robust accuracy is logged.

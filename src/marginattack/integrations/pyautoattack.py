@@ -1,7 +1,7 @@
 """pyautoattack's class with our attack: change the import, keep the script.
 
 ``from marginattack.integrations.pyautoattack import AutoAttack`` instead of ``from pyautoattack import AutoAttack``. As
-there, evaluations return pairs of images and predicted classes, and what AutoAttack prints goes to a logger.
+there, evaluations return pairs of images and predicted classes, and progress goes to a logger.
 """
 
 import logging
@@ -25,12 +25,12 @@ class AutoAttack(autoattack.AutoAttack):
         device: Where a model without tensors runs; others run where their tensors are.
         eps: The radius.
         norm: "Linf", "L2" or "L1".
-        seed: Seed of the random draws; 0 unless stated, so that results repeat.
+        seed: Seed of the random draws, by default 0, so that results are reproducible.
         version: "standard", "plus", "rand" or "custom", as for ``autoattack.AutoAttack``.
         budget: Forwards + backwards per sample of Race; by default that of the version.
 
     Raises:
-        InputError: An argument makes no sense.
+        InputError: An argument is invalid.
 
     Example:
         >>> import torch

@@ -31,7 +31,7 @@ def benchmark(
     Args:
         model: Maps images in [0, 1] to logits.
         n_examples: How many images of the test set.
-        dataset: "cifar10" or "cifar100"; "imagenet" where RobustBench itself is installed.
+        dataset: "cifar10" or "cifar100"; "imagenet" if RobustBench itself is installed.
         threat_model: "Linf" or "L2".
         to_disk: Whether to write model_info/DATASET/THREAT/NAME.json with RobustBench's keys; robust accuracy is under
             "external", RobustBench's key for evaluations other than AutoAttack's.
@@ -41,7 +41,7 @@ def benchmark(
         device: Where the model runs.
         batch_size: How many images are attacked at a time.
         eps: The radius.
-        log_path: A file to which what is printed is appended.
+        log_path: A file to which the printed lines are appended.
         preprocessing: A transform of the images, or RobustBench's name of one.
         aa_state_path: A file from which an interrupted evaluation resumes.
 
@@ -49,7 +49,7 @@ def benchmark(
         Clean accuracy and robust accuracy.
 
     Raises:
-        InputError: An argument makes no sense.
+        InputError: An argument is invalid.
 
     Example:
         >>> from marginattack.integrations.robustbench import benchmark
@@ -75,12 +75,7 @@ def benchmark(
 
 
 def load(
-    name: str,
-    n: int,
-    data_dir: str,
-    threat: str,
-    model_name: str | None,
-    preprocessing: Any,
+    name: str, n: int, data_dir: str, threat: str, model_name: str | None, preprocessing: Any
 ) -> tuple[Tensor, Tensor]:
     """The first images of a test set."""
     if name not in DATASETS or isinstance(preprocessing, str):

@@ -19,8 +19,8 @@ class Attack:
         model: Maps images to logits.
         attack: An attack of this package or its name, as in ``ma.measure``.
         norm: The norm of the distances.
-        eps: The radius: images without an adversarial point within it are returned as they are. None: the nearest
-            point at any distance.
+        eps: The radius: images without an adversarial point within it are returned unchanged. None: the nearest point
+            at any distance.
         budget: Forwards + backwards per sample.
         seed: Seed of the random draws.
 

@@ -1,4 +1,4 @@
-"""Margins of a fixed subset during training, every few epochs, within a time limit; logged where people log."""
+"""Margins of a fixed subset during training, every few epochs, within a time limit; logged to the usual trackers."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,25 +15,25 @@ from marginattack.evaluation import check_distances
 from marginattack.margins import Margins
 from marginattack.measuring import measure
 
-CHUNK = 16  # samples between two looks at the clock
+CHUNK = 16  # samples between two checks of the time limit
 
 
 def measure_epoch(
     model: nn.Module, images: Tensor, labels: Tensor, epoch: int, *, every: int = 1, seconds: float = 30.0,
     norm: NormLike = "l2", eps: Any = (), budget: int = 100, log: Any = None, step: int | None = None, **options: Any,
 ) -> dict[str, float]:  # fmt: skip
-    """Measure a fixed subset at the end of an epoch: how do margins grow while the model learns?
+    """Measure a fixed subset at the end of an epoch, to follow how margins grow during training.
 
-    The samples are measured in their order until the time is spent, so those that are compared between epochs are the
-    first ones. The model is in eval mode meanwhile, and as it was afterwards.
+    The samples are measured in order until the time limit, so the first ones can be compared between epochs. The model
+    runs in eval mode and is restored afterwards.
 
     Args:
         model: The model that is trained.
         images: The subset, the same in each epoch.
         labels: Their classes.
         epoch: The number of the epoch, from 0.
-        every: Measure after every so many epochs: the last of them.
-        seconds: The time limit; the samples that are begun are finished.
+        every: Measure every this many epochs, after the last of them.
+        seconds: The time limit; samples that were started are finished.
         norm: As for ``measure``.
         eps: A distance, or several, at which robust accuracy is logged.
         budget: Forwards + backwards per sample.
@@ -41,15 +41,15 @@ def measure_epoch(
             object with ``log_metrics``; or None. The first three also get the margins of the epoch, from which
             the curve of robust accuracy can be read: TensorBoard and W&B as the histogram "margin/distance", MLflow as
             the file margin/curve-STEP.json.
-        step: The step under which it is logged; the epoch unless stated.
+        step: The step under which it is logged; by default the epoch.
         options: Further arguments of ``measure``.
 
     Returns:
-        What was logged: "margin/median", "margin/p10", "margin/p90" (over samples that are classified correctly),
-        "margin/accuracy", "margin/robust_accuracy_EPS" and "margin/samples". Empty where the epoch is skipped.
+        What was logged: "margin/median", "margin/p10", "margin/p90" (over correctly classified samples),
+        "margin/accuracy", "margin/robust_accuracy_EPS" and "margin/samples". Empty if the epoch is skipped.
 
     Raises:
-        InputError: An argument makes no sense.
+        InputError: An argument is invalid.
 
     Example:
         >>> import torch
@@ -73,7 +73,7 @@ def measure_epoch(
 
 
 def is_due(epoch: int, every: int) -> bool:
-    """Whether an epoch is the last of so many."""
+    """Whether an epoch is the last of ``every`` epochs."""
     if every < 1:
         raise InputError(f"every is {every}: give a number of epochs, at least 1")
     return (epoch + 1) % every == 0
@@ -82,7 +82,7 @@ def is_due(epoch: int, every: int) -> bool:
 def measure_subset(
     model: nn.Module, images: Tensor, labels: Tensor, *, seconds: float, norm: NormLike, budget: int, **options: Any
 ) -> Margins:
-    """Measure the samples in their order until the time is spent."""
+    """Measure the samples in order until the time limit."""
     if seconds <= 0:
         raise InputError(f"seconds is {seconds:g}: give a time limit above 0")
     began, parts = time.monotonic(), list[Margins]()
@@ -99,7 +99,7 @@ def measure_subset(
 
 
 def summarize(margins: Margins, eps: Sequence[float]) -> dict[str, float]:
-    """The figures of an epoch."""
+    """The metrics of an epoch."""
     distance = margins.distance[margins.prediction == margins.label].numpy()
     robust = robust_accuracy(distance, len(margins), np.array([-1.0, *eps]))
     low, high = (float(np.quantile(distance, q, method="lower")) if len(distance) else float("nan") for q in (0.1, 0.9))
@@ -125,7 +125,7 @@ def log_metrics(target: Any, values: Mapping[str, float], step: int) -> None:
 
 
 def log_curve(target: Any, margins: Margins, step: int) -> None:
-    """Log the margins of correctly classified samples, where the target has a form for many values."""
+    """Log the margins of correctly classified samples, if the target supports histograms or files."""
     distance = margins.distance[margins.prediction == margins.label].numpy()
     found = np.sort(distance[np.isfinite(distance)])
     if len(found) == 0:

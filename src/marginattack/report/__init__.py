@@ -19,8 +19,8 @@ def write_report(
     Args:
         runs: Run folders that ``marginattack measure --out`` wrote.
         out: The file to write. It is replaced atomically.
-        eps: Distances, in ``unit``, whose robust accuracy the page tabulates; the smallest is pinned.
-        unit: Unit of distances that the page shows first: 1 (pixels from 0 to 1) or 255.
+        eps: Distances, in ``unit``, for the table of robust accuracies; the smallest is pinned.
+        unit: Initial unit of distances on the page: 1 (pixels from 0 to 1) or 255.
 
     Raises:
         InputError: A run cannot be read, ``out`` cannot be written, or the extra ``report`` is not installed.
@@ -47,23 +47,23 @@ def write_figures(
     """Write one figure with several panels, every chart as SVG, PDF and PNG, and the tables as LaTeX and CSV.
 
     The panels (``panels.pdf``, ``panels.svg``) show robust accuracy and margins of every norm, with text of 8 points.
-    Several runs are overlaid: the panels show their robust accuracy, the tables have a row per run, and the charts are
-    those that compare.
+    Several runs are overlaid: the panels show their robust accuracy, the tables have one row per run, and only charts
+    that compare runs are written.
 
     Args:
         runs: A run folder that ``marginattack measure --out`` wrote, or several.
         folder: The folder to write into.
         eps: Distances, in ``unit``, of the table of robust accuracies; charts mark the smallest.
         unit: Unit of distances: 1 (pixels from 0 to 1) or 255.
-        width: Width of the panels in inches: 3.25 for a column, 6.75 for a page, as most templates have them.
-        serif: Use a serif font, as the text of most papers.
+        width: Width of the panels in inches: 3.25 for a column, 6.75 for a page in most templates.
+        serif: Use a serif font, as most papers do.
 
     Returns:
         The files that were written.
 
     Raises:
-        InputError: The run cannot be read, a file cannot be written, ``width`` is not a width, or the extra ``report``
-            is not installed.
+        InputError: The run cannot be read, a file cannot be written, ``width`` is out of range, or the extra
+            ``report`` is not installed.
 
     Example:
         >>> write_figures(Path("runs/digits"), Path("figures"))  # doctest: +SKIP
@@ -79,12 +79,12 @@ def write_figures(
 
 
 def _as_floats(eps: Sequence[float | int]) -> list[float]:
-    """Return the levels as floats; those that keep their text stay as they are."""
+    """Convert levels to floats; a ``Level`` keeps its text."""
     return [level if isinstance(level, float) else float(level) for level in eps]
 
 
 def _check(unit: float | int) -> None:
-    """Refuse to start without the packages of the extra, or with another unit."""
+    """Raise InputError if packages of the extra are missing, or for another unit."""
     missing = [name for name in REQUIRED if find_spec(name) is None]
     if missing:
         raise InputError(f"reports need {', '.join(missing)}: pip install 'marginattack[report]'")

@@ -25,7 +25,7 @@ class MarginAxis:
     largest: float  # margin shown, before rounding
     bin_width: float
     scale: float = 1.0  # of the distances that are shown: 1, or 255 for pixels up to 255
-    eps: tuple[float, ...] = ()  # that a reader asked for
+    eps: tuple[float, ...] = ()  # that the user stated
     pixels: bool = False  # whether distances are written as k/255
 
     @property
@@ -86,7 +86,7 @@ class MarginAxis:
         return np.unique([*round_digits(np.concatenate([multiples, ratios, pixels]), 4), *self.eps])
 
     def round_levels(self, bins: int) -> list[float]:
-        """Return the ε of a table: those that were asked for, or multiples of this many bins."""
+        """Return the ε of a table: those that the user stated, or multiples of this many bins."""
         if self.eps:
             return list(self.eps)
         if self.pixels:
@@ -97,17 +97,17 @@ class MarginAxis:
 
 
 def find_pixel_step(end: float) -> float:
-    """Return the distance of ticks on an axis in 1/255 that ends there."""
+    """Return the distance of ticks on an axis in 1/255 with this end."""
     return next((step for step in PIXEL_STEPS if 255 * end / step <= TICKS), PIXEL_STEPS[-1]) / 255
 
 
 def fit_axis(group: Sequence[Series], eps: Sequence[float] = (), unit: float | int = 1) -> MarginAxis:
-    """Fit the axis to the margins of all series of a norm, without a few stragglers that would squeeze the others.
+    """Fit the axis to the margins of all series of a norm, without a few outliers.
 
-    ``eps`` is in ``unit``, 1 or 255, which is also the one that charts start with.
+    ``eps`` is in ``unit``, 1 or 255, which is also the initial unit of the charts.
     """
     found = np.concatenate([series.columns["distance"][series.found] for series in group])
-    low, high = 0.1, 1.0  # where no adversarial example was found
+    low, high = 0.1, 1.0  # if no adversarial example was found
     if len(found):
         low, high = float(found.min()), float(min(found.max() * 1.02, 2 * np.quantile(found, 0.95)))
     pixels = group[0].norm == "linf" and high <= 1 and all(series.eight_bit for series in group)
@@ -123,7 +123,7 @@ def fit_axis(group: Sequence[Series], eps: Sequence[float] = (), unit: float | i
 
 
 def round_digits(values: np.ndarray, digits: int = 5) -> list[float]:
-    """Round to significant digits: all that a page needs, in few characters."""
+    """Round to significant digits, which keeps the page small."""
     return [float(f"{value:.{digits}g}") for value in values.tolist()]
 
 
@@ -152,7 +152,7 @@ def margin_y(axis: MarginAxis, field: str, quantity: str = "margin", **options: 
 
 
 def class_labels(angle: int = 0, *, every: bool = False) -> alt.Axis:
-    """Return the labels of an axis of classes, every one or as many as have room."""
+    """Return the labels of an axis of classes: all, or as many as fit."""
     first = "length(datum.label) > 20 ? split(datum.label, ',')[0] : datum.label"  # of several names of one class
     overlap = False if every else alt.Undefined
     return alt.Axis(

@@ -1,4 +1,4 @@
-"""Both sides of the margins of a series: how many are closed, which are the widest, and evidence where none is."""
+"""Brackets of a series: how many are closed, which are the widest, and evidence of optimality for the others."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 from marginattack.analysis.statistics import median_or_nan
 from marginattack.report.series import Series
 
-CLOSED = (0.01, 0.1, 0.5)  # shares of the upper side by which both sides may differ
+CLOSED = (0.01, 0.1, 0.5)  # relative differences between the lower and the upper bound
 MAX_WIDEST = 10
 HOW_TO_READ = (
     "Lower: certified, no adversarial example is nearer. KKT residual: how much nearer the tangent plane at the "
@@ -38,7 +38,7 @@ def summarize_brackets(series: Series, scale: float | int = 1) -> dict[str, Any]
 
 
 def _list_widest(series: Series, column: dict[str, np.ndarray], scale: float | int) -> list[dict[str, Any]]:
-    """The samples whose sides are furthest apart; those without an adversarial example first."""
+    """The samples with the widest brackets; those without an adversarial example first."""
     with np.errstate(invalid="ignore"):
         width = np.where(np.isinf(column["lower"]), 0.0, column["distance"] - column["lower"])
     rows = np.argsort(-width, kind="stable")[:MAX_WIDEST]

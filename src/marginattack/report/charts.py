@@ -17,11 +17,11 @@ from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, PALETTE
 from marginattack.report.trace_charts import draw_constraint, draw_distance, draw_progress
 
 HEIGHT, SQUARE = 280, 400
-MAX_UPRIGHT = 4  # characters of the names below a matrix that have room side by side
+MAX_UPRIGHT = 4  # characters of class names below a matrix that fit horizontally
 MIN_QUARTILES = 4  # samples of a class
 MAX_TITLE = 48  # characters of an axis title
 THIN = alt.ExprRef("theme_blue")
-MAX_LABELLED = 14  # classes of a matrix whose cells have room for numbers
+MAX_LABELLED = 14  # classes of a matrix with numbers in its cells
 # label of u = 1 - confidence: in percent down to 0.05 %, then as a power of ten
 CONFIDENCE_LABEL = (
     "datum.value > 0.5 ? '0 %' : datum.value > 0.0005 ? format(100 - 100 * datum.value, '.4~r') + ' %' :"
@@ -30,9 +30,9 @@ CONFIDENCE_LABEL = (
 
 
 def draw_curve(view: View, log: bool = False) -> Chart:
-    """Draw robust accuracy against ε, with the certified share below it where that is known.
+    """Draw robust accuracy against ε, and the certified accuracy if known.
 
-    Pointing reads a value, a click pins ε, a click on the legend highlights a series.
+    Hovering shows a value, a click pins ε, a click on the legend highlights a series.
     """
     axis, style, bounded = view.axis, enc.style_series(view), any(series.bounded for series in view.group)
     hover = alt.selection_point(
@@ -60,7 +60,7 @@ def draw_curve(view: View, log: bool = False) -> Chart:
         base.transform_filter(f"!{enc.HIGHLIGHTED}").mark_line(strokeWidth=1, color=GREY, clip=True)
         .encode(x, y, strokeDash=style["strokeDash"]),
     ]  # fmt: skip
-    # The nearest point is found through Voronoi cells, whose datum is the point; their tooltips lose names otherwise.
+    # The nearest point is found through Voronoi cells, whose datum is the point: an expression keeps the titles.
     fields = {"run": "row.series", "ε": "row.eps_text", "robust accuracy, %": "format(row.robust, '.1f')",
               "95 % CI from": "format(row.low, '.1f')", "to": "format(row.high, '.1f')",
               "certified, %": "isValid(row.certified) ? format(row.certified, '.1f') : '–'"}  # fmt: skip
@@ -139,7 +139,7 @@ def draw_confidence(view: View) -> Chart:
 
 
 def draw_strips(view: View) -> Chart:
-    """Draw the margins of each class as a strip, darker where more samples are, with quartiles and median."""
+    """Draw the margins of each class as a strip, darker for more samples, with quartiles and median."""
     width = view.axis.bin_width
     click = alt.selection_point(name="clicked_class", fields=["from"], toggle=False)
     base = (
@@ -169,7 +169,7 @@ def draw_strips(view: View) -> Chart:
                          ("share_below:N", "below the pinned ε")),
     )  # fmt: skip
     once = base.transform_filter("datum.first == 1")
-    if len(view.shown) < len(view.classes):  # they have few samples, all near 0: medians, on a scale of their own
+    if len(view.shown) < len(view.classes):  # the weakest have few samples, all near 0: medians, on their own scale
         return _draw_medians(view, once, y, click)
     quartiles = once.mark_rule(strokeWidth=1.5, clip=True).encode(alt.X("low:Q"), alt.X2("high:Q"), y)
     median = once.mark_tick(thickness=3, clip=True).encode(alt.X("median:Q"), y)
@@ -178,7 +178,7 @@ def draw_strips(view: View) -> Chart:
 
 
 def _draw_medians(view: View, base: alt.Chart, y: alt.Y, click: alt.Parameter) -> Chart:
-    """Draw the median of each class as a bar, with its quartiles where it has enough samples."""
+    """Draw the median of each class as a bar, with its quartiles if it has enough samples."""
     columns, enough = view.datasets["strips"].columns, MIN_QUARTILES
     highest = zip(columns["q2"], columns["q3"], columns["of"], strict=True)
     largest = max((q3 if of >= enough else q2 for q2, q3, of in highest), default=1.0)
@@ -194,7 +194,7 @@ def _draw_medians(view: View, base: alt.Chart, y: alt.Y, click: alt.Parameter) -
 
 
 def draw_matrix(view: View) -> Chart:
-    """Draw how many samples of each class have which adversarial class, below the pinned ε if there is one."""
+    """Draw the number of samples per class and adversarial class, below the pinned ε if there is one."""
     pairs = alt.LookupData(data=alt.NamedData(name=view.dataset_name("pairs")), key="pair", fields=["all", "median"])
     base = (
         selected_series(view, "rows")
@@ -276,7 +276,7 @@ class Plot:
     datasets: tuple[str, ...]
 
     def to_spec(self, view: View, *, validate: bool = False) -> dict[str, Any]:
-        """Return the Vega-Lite spec without data. Validation is slow, so only tests ask for it."""
+        """Return the Vega-Lite spec without data. Validation is slow: for tests only."""
         with debug_mode(validate):
             spec = self.draw(view).add_params(*enc.parameters(view)).to_dict(validate=validate)
         return {"height": HEIGHT, **{name: value for name, value in spec.items() if name not in ("config", "$schema")}}
@@ -297,7 +297,7 @@ PLOTS = (
 
 
 def plots_with_data(view: View) -> list[Plot]:
-    """Return the plots that have anything to draw."""
+    """Return the plots that have data."""
     used = {plot: [name for name in plot.datasets if name != "spans"] for plot in PLOTS}  # few attacks have phases
     drawn = [plot for plot in PLOTS if all(view.datasets[name].columns["series"] for name in used[plot])]
     found = any(best is not None for best in view.datasets["trace"].columns["best"])

@@ -14,7 +14,7 @@ from marginattack.storage.run_folder import RunFolder
 
 
 def compare_runs(stores: Sequence[RunFolder], eps: Sequence[float] = ()) -> dict[str, Any]:
-    """Compare the first run with each other one, norm by norm; if the other has several attacks, only with the same.
+    """Compare the first run with every other run, norm by norm; a run of several attacks, attack by attack.
 
     Returns ``rows``, one per pair, and ``missing``: norms and attacks of one run that have no match in the other.
     """
@@ -55,7 +55,7 @@ def _compare_pair(a: Series, b: Series, eps: Sequence[float]) -> dict[str, Any] 
 
 
 def compare_series(a: Series, b: Series) -> PairedComparison | None:
-    """Compare two series on the samples that both measured and classify correctly; None where there are none."""
+    """Compare two series on the samples that both measured and classify correctly; None if there are none."""
     _, left, right = pair_series(a, b)
     return compare_paired(left, right) if len(left) else None
 

@@ -1,4 +1,4 @@
-"""How an attack got to its margins: traced queries, phases, and what more passes would buy."""
+"""Convergence of an attack: traced queries, phases, and the expected effect of more passes."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from marginattack.analysis.statistics import median_or_nan
 from marginattack.report.axes import round_digits
 from marginattack.report.series import Series
 
 MAX_QUERIES = 400  # per traced sample
 NAMES = ("id", "query", "passes", "distance", "c", "move", "best")
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # of the passes at which the anytime curve is tabulated
-MIN_TRACED = 3  # samples that an extrapolation needs
+MIN_TRACED = 3  # samples for an extrapolation
 MOVES = ("start", "restoration", "projection", "closing")  # of MarginAttack, which alternate from query to query
 PHASES = {
     "profile": "two gradients decide which schedule fits: near-linear, curved or masked",
@@ -52,7 +53,7 @@ def trace_columns(series: Series) -> dict[str, list[Any]]:
 def find_spans(trace: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """One row per phase of each traced sample: its first and last query and pass, and the incumbent before and after.
 
-    There are none where the attack names no phases, or only moves that alternate.
+    Empty if the attack names no phases, or only moves that alternate.
     """
     names = ("series", "id", "phase", "q1", "q2", "p1", "p2", "before", "after", "first", "wide")
     if set(trace["move"]) <= {*MOVES}:
@@ -92,33 +93,34 @@ def summarize_phases(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def tabulate_anytime(trace: Sequence[dict[str, Any]]) -> list[tuple[float, int, int, float]]:
     """At shares of the passes: traced samples with an adversarial example, of how many, and their median excess."""
-    by_sample = [list(rows) for _, rows in groupby(sorted(trace, key=lambda row: (row["id"], row["query"])),
-                                                   key=lambda row: row["id"])]  # fmt: skip
-    ended = [rows for rows in by_sample if rows[-1]["best"]]
+    ended = [rows for rows in _by_sample(trace) if rows[-1]["best"]]
     table = []
     for share in SHARES:
-        known = []
-        for rows in ended:
-            until = [row["best"] for row in rows if row["passes"] <= share * rows[-1]["passes"]]
-            known += [until[-1] / rows[-1]["best"] - 1] if until and until[-1] else []
-        table.append((share, len(known), len(ended), float(np.median(known)) if known else float("nan")))
+        known = [best / rows[-1]["best"] - 1 for rows in ended if (best := _best_within(rows, share))]
+        table.append((share, len(known), len(ended), median_or_nan(np.array(known))))
     return table
+
+
+def _by_sample(trace: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The rows of each traced sample, in the order of its queries."""
+    ordered = sorted(trace, key=lambda row: (row["id"], row["query"]))
+    return [list(rows) for _, rows in groupby(ordered, key=lambda row: row["id"])]
+
+
+def _best_within(rows: Sequence[dict[str, Any]], share: float) -> float | None:
+    """The smallest distance found within a share of a sample's passes; None if nothing was found."""
+    best: list[float | None] = [row["best"] for row in rows if row["passes"] <= share * rows[-1]["passes"]]
+    return best[-1] if best else None
 
 
 def extrapolate(trace: Sequence[dict[str, Any]]) -> dict[str, float] | None:
     """Extrapolate the anytime curve of the traced samples to twice the passes.
 
     Returns by how much their distances fell from a quarter of the passes to half, from half to the end, and would fall
-    until twice the passes if falls went on shrinking by the same factor; None with fewer than ``MIN_TRACED`` samples.
+    until twice the passes if falls keep shrinking by the same factor; None with fewer than ``MIN_TRACED`` samples.
     """
-    ordered = sorted(trace, key=lambda row: (row["id"], row["query"]))
-    logs = []
-    for _, members in groupby(ordered, key=lambda row: row["id"]):
-        rows = list(members)
-        last = rows[-1]["passes"]
-        known = [[row["best"] for row in rows if row["passes"] <= share * last] for share in (0.25, 0.5, 1.0)]
-        if all(bests and bests[-1] for bests in known):
-            logs.append(np.log([bests[-1] for bests in known]))
+    known = [[_best_within(rows, share) for share in (0.25, 0.5, 1.0)] for rows in _by_sample(trace)]
+    logs = [np.log(np.array(bests, float)) for bests in known if all(bests)]
     if len(logs) < MIN_TRACED:
         return None
     first, second = np.clip(-np.diff(np.mean(logs, 0)), 0, None).tolist()  # in logarithms

@@ -17,10 +17,10 @@ from marginattack.report.series import Series
 from marginattack.report.summary import count_class_pairs, summarize_classes
 
 MAX_ROWS = 8_000  # per page; with more samples, they are counted in cells
-MAX_CLASSES = 30  # that charts show all of; of more, they show the weakest
+MAX_CLASSES = 30  # with more classes, charts show the weakest ones
 WEAKEST = 20
 MAX_PAIRED = 2_000  # points of a comparison
-MAX_COMPARED = 5  # series of a comparison: the first, and those beside it
+MAX_COMPARED = 5  # series of a comparison, including the first
 MIN_UNCERTAINTY = 1e-10  # smallest 1 - confidence that is drawn
 
 Columns = dict[str, list[Any]]
@@ -50,7 +50,7 @@ class View:
     group: Sequence[Series]
     axis: MarginAxis
     classes: list[str]
-    shown: list[str]  # classes that charts show, of many those that are among the weakest of some series
+    shown: list[str]  # classes that charts show: all, or the weakest of each series
     binned: bool
     moves: list[str]
     phased: bool  # whether the moves of the traces are phases, such as Race's
@@ -71,7 +71,7 @@ class View:
 
 
 def build_views(groups: dict[str, list[Series]], eps: Sequence[float] = (), unit: float | int = 1) -> list[View]:
-    """Build the view of each norm; samples are counted in cells where there are too many for a page."""
+    """Build the view of each norm; samples are counted in cells if there are too many for a page."""
     rows = sum(int(series.found.sum()) for group in groups.values() for series in group)
     return [build_view(group, fit_axis(group, eps, unit), binned=rows > MAX_ROWS) for group in groups.values()]
 
@@ -127,7 +127,7 @@ def _curve_columns(series: Series, axis: MarginAxis) -> Columns:
 
 
 def _sample_columns(series: Series, axis: MarginAxis, binned: bool) -> Columns:
-    """One row per sample with a margin: d, the margin, and u = 1 - confidence, which tells 99.9 % from 99.99 %.
+    """One row per sample with a margin: d, the margin, and u = 1 - confidence, to distinguish 99.9 % from 99.99 %.
 
     If binned, one row per cell of two classes, half a bin of d and a third of a decade of u, with n samples.
     """

@@ -1,4 +1,4 @@
-"""Pieces that charts share: data sources, parameters, colours of series, tooltips and the line at the pinned ε.
+"""Shared by all charts: data sources, parameters, colours of series, tooltips and the line at the pinned ε.
 
 All charts have these parameters, and the page gives all charts of a norm the same values:
 
@@ -51,7 +51,7 @@ def tooltips(*entries: tuple[str, ...]) -> list[alt.Tooltip]:
 
 
 def style_series(view: View) -> dict[str, Any]:
-    """Return the channels that give each series a colour and a dash; a legend where there are several."""
+    """Return the channels that give each series a colour and a dash; with a legend if there are several."""
     names = view.series_names
     legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1, symbolSize=300) if len(names) > 1 else None
     colours, dashes = (
@@ -62,7 +62,7 @@ def style_series(view: View) -> dict[str, Any]:
 
 
 def opacity_if(condition: Any, yes: float, no: float) -> Any:
-    """Return one opacity where a selection or expression holds and another elsewhere."""
+    """Return one opacity if a selection or expression holds, else another."""
     return alt.when(condition).then(alt.value(yes)).otherwise(alt.value(no))
 
 

@@ -18,8 +18,8 @@ POINTS = 72  # per inch
 PANELS = ("curve", "histogram")  # of each norm
 OVERLAID = ("curve", "curve-log", "paired")  # charts of several runs; the others show one
 PANEL_HEIGHT, GAP, TEXT = 130, 14, 8  # points
-LEGEND = {"orient": "top-right", "columns": 1, "labelLimit": 170, "symbolSize": 150}  # where falling curves leave room
-WIDE = 5.0  # inches from which panels stand side by side
+LEGEND = {"orient": "top-right", "columns": 1, "labelLimit": 170, "symbolSize": 150}  # above the falling curves
+WIDE = 5.0  # inches; wider figures have two panels per row
 
 
 def render_figures(
@@ -33,7 +33,7 @@ def render_figures(
     views = build_views(group_by_norm(read_runs(runs)), eps, unit)
     panels = _draw_panels(views, float(width), font)
     yield "panels.svg", panels.encode()
-    yield "panels.pdf", vl_convert.svg_to_pdf(panels.replace('pt"', '"'))  # whose unit is the point
+    yield "panels.pdf", vl_convert.svg_to_pdf(panels.replace('pt"', '"'))  # the unit of a PDF is the point
     for view in views:
         for plot in _choose_plots(view):
             spec, name = _complete_spec(plot, view, font), f"{plot.name}-{view.norm}"
@@ -46,7 +46,7 @@ def render_figures(
 
 
 def describe_files(folder: Path, paths: Sequence[Path]) -> str:
-    """Say in one line what was written."""
+    """Describe the written files in one line."""
     names = {path.name for path in paths}
     charts = sum(name.endswith(".png") for name in names)
     tables = sum(name.endswith(".tex") for name in names)
@@ -54,7 +54,7 @@ def describe_files(folder: Path, paths: Sequence[Path]) -> str:
 
 
 def _choose_plots(view: View) -> list[Plot]:
-    """Return the plots that have anything to draw, of several series only those that show all."""
+    """Return the plots that have data; with several series, only those that show all of them."""
     return [plot for plot in plots_with_data(view) if len(view.group) == 1 or plot.name in OVERLAID]
 
 

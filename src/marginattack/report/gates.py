@@ -1,4 +1,4 @@
-"""Gates: the least accuracy, robust accuracy and median margin that a result must have, for CI."""
+"""Gates for CI: the minimum accuracy, robust accuracy and median margin of a result."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from marginattack.storage.run_folder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """A quantity of a result and the least value that it must have."""
+    """A quantity of a result and its minimum value."""
 
     quantity: str  # accuracy, robust accuracy or median margin
     least: float
@@ -37,12 +37,12 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a gate found in one attack of a result."""
+    """The outcome of a gate for one attack of a result."""
 
     gate: str
     attack: str
     least: float
-    value: float | None  # None: there is nothing to compute it from
+    value: float | None  # None: there are no samples to compute it from
 
     @property
     def passed(self) -> bool:
@@ -83,7 +83,7 @@ def _number(what: str, value: Any) -> float:
 
 
 def check_result(result: str | StoragePath | Margins, gates: Sequence[Gate]) -> list[Outcome]:
-    """Compare a finished run folder, or a ``Margins``, with gates: one outcome per gate and attack.
+    """Check a finished run folder, or a ``Margins``, against gates: one outcome per gate and attack.
 
     Raises:
         InputError: A run is not finished or failed its verification, or has no margins in the norm of a gate.
@@ -97,10 +97,10 @@ def check_result(result: str | StoragePath | Margins, gates: Sequence[Gate]) -> 
         matching = [each for each in measured if gate.norm in (None, each["norm"])]
         if not matching:
             norms = ", ".join(dict.fromkeys(each["norm"] for each in measured))
-            raise InputError(f"{gate} cannot be checked: {norms} was measured; measure {gate.norm} too")
+            raise InputError(f"{gate} cannot be checked: only {norms} was measured; measure {gate.norm} too")
         if radius := next((each["radius"] for each in matching if each.get("radius")), None):
             _check_radius(gate, radius)
-        for each in matching[: 1 if gate.quantity == "accuracy" else None]:  # which is the same for all attacks
+        for each in matching[: 1 if gate.quantity == "accuracy" else None]:  # accuracy is the same for all attacks
             values = {"accuracy": each["accuracy"], "median margin": each["median"]}
             value = values.get(gate.quantity, each["robust"][number]["accuracy"])
             outcomes.append(Outcome(gate=str(gate), attack=each["attack"], least=gate.least, value=value))
@@ -108,7 +108,7 @@ def check_result(result: str | StoragePath | Margins, gates: Sequence[Gate]) -> 
 
 
 def _check_levels(manifest: dict[str, Any], gates: Sequence[Gate]) -> None:
-    """Raise InputError for a distance, such as linf@8, that no pixels in [0, 1] exceed."""
+    """Raise InputError for a distance, such as linf@8, that is too large for pixels in [0, 1]."""
     if "space" not in manifest["identity"]:
         image = torch.zeros(1, *manifest["data"]["shape"])
         for gate in gates:
@@ -125,7 +125,7 @@ def _check_radius(gate: Gate, radius: float) -> None:
 
 
 def _summarize(result: str | StoragePath | Margins, eps: Sequence[float]) -> Iterator[dict[str, Any]]:
-    """The figures of each attack under each norm of a run, or of one result."""
+    """Summarize each attack under each norm of a run, or one result."""
     if isinstance(result, Margins):
         figures = result.summary()
         robust = [{"accuracy": share} for share in result.robust_accuracy(list(eps))]
@@ -145,7 +145,7 @@ def _summarize(result: str | StoragePath | Margins, eps: Sequence[float]) -> Ite
 
 
 def as_rows(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str, str, str]]:
-    """The outcomes as cells of a table, failed ones first: result, gate, attack, value and least value."""
+    """The outcomes as cells of a table, failed ones first: result, gate, attack, value and minimum."""
     return [
         ("passed" if each.passed else "FAILED", each.gate, each.attack,
          "–" if each.value is None else f"{each.value:.4g}", f"{each.least:.4g}")

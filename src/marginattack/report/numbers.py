@@ -1,4 +1,4 @@
-"""Numbers as people write them: no exponents, ε as k/255 where pixels have 8 bits. ``page.js`` has the same rules."""
+"""Number formats: no exponents, ε as k/255 for 8-bit pixels. ``page.js`` follows the same rules."""
 
 import math
 
@@ -8,13 +8,13 @@ from marginattack.evaluation import is_fraction
 from marginattack.runs.levels import Level
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)  # quantiles of the margins near which ε are chosen
-LEAST = 1e-6  # smaller ones are shown as below it
+LEAST = 1e-6  # smaller numbers are shown as "< 0.000001"
 
 
 def format_number(value: float | int | None, digits: int = 4, *, like: float | None = None) -> str:
-    """Format with significant digits and without an exponent; an infinite distance is one that was not found.
+    """Format with significant digits and without an exponent; infinity means that nothing was found.
 
-    ``like`` is the upper end of an interval, whose number of decimals both ends have.
+    ``like`` is the upper end of an interval: both ends get its number of decimals.
     """
     if value is None or math.isnan(value):
         return "–"
@@ -36,7 +36,7 @@ def _count_decimals(size: float | int, digits: int) -> int:
 
 
 def format_beside(value: float, largest: float, digits: int = 3) -> str:
-    """Format a number of a column; where it is far below 0.001 and below the largest, say only that it is small."""
+    """Format a number of a column; one far below 0.001 and far below the largest is only shown as small."""
     least = min(1e-3, 10.0 ** (math.floor(math.log10(largest)) - 3)) if largest > 0 else 0.0
     if 0 < abs(value) < least:
         return ("< " if value > 0 else "> −") + format_number(least)
@@ -46,7 +46,7 @@ def format_beside(value: float, largest: float, digits: int = 3) -> str:
 def format_distance(
     value: float | int | None, *, pixels: bool = False, scale: float | int = 1, like: float | None = None
 ) -> str:
-    """Format a distance times ``scale``: as it was typed, or as k/255 if it is one of 8-bit pixels."""
+    """Format a distance times ``scale``: as the user wrote it, or as k/255 for 8-bit pixels."""
     if isinstance(value, Level) and scale == 1:
         return value.text
     if value is None or not math.isfinite(value):
@@ -70,17 +70,17 @@ def choose_levels(margins: np.ndarray, *, pixels: bool = False) -> list[float]:
 
 
 def format_percent(value: float, digits: int = 1) -> str:
-    """Format a share in percent."""
-    return "–" if math.isnan(value) else f"{100 * value:.{digits}f} %"
+    """Format a share in percent, with a non-breaking space."""
+    return "–" if math.isnan(value) else f"{100 * value:.{digits}f}\u00a0%"
 
 
 def format_confidence(value: float) -> str:
-    """Format a confidence in percent, with as many digits as tell it from 100 %."""
+    """Format a confidence in percent, with enough digits to distinguish it from 100 %."""
     digits = 1 if value < 0.9945 else min(1 - math.floor(math.log10(max(100 * (1 - value), 1e-6))), 6)
     text = f"{100 * value:.{digits}f}"
     return "–" if math.isnan(value) else "100 %" if float(text) == 100 else f"{text} %"
 
 
 def format_p(value: float) -> str:
-    """Format a p-value with its sign of comparison."""
+    """Format a p-value as "p = …" or "p < 0.0001"."""
     return "p < 0.0001" if value < 1e-4 else f"p = {format_number(value, 2)}"

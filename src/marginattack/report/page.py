@@ -22,11 +22,11 @@ from marginattack.report.vega import bundle_script
 from marginattack.runs.levels import Level
 
 FOLDER = Path(__file__).parent / "templates"
-MAX_NAME = 20  # characters of a class name; a longer one is cut at its first comma
+MAX_NAME = 20  # characters of a class name; longer ones are cut at the first comma
 
 
 def render_page(runs: Sequence[str | Path], eps: Sequence[float] = (), unit: float | int = 1) -> str:
-    """Render the page about some runs; ``unit`` is the one that it shows first, and that ``eps`` is in."""
+    """Render the page about some runs; ``unit`` is that of ``eps``, and initially that of the page."""
     series = read_runs(runs)
     with ThreadPoolExecutor(1) as pool:
         library = pool.submit(bundle_script)
@@ -59,16 +59,11 @@ def _load_template(views: Sequence[View], unit: float | int) -> Any:
     options: dict[str, Any] = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, **options)
     environment.filters |= {
-        "percent": _percent, "short": numbers.format_number, "beside": numbers.format_beside, "p": numbers.format_p,
-        "distance": format_distance, "brief": _shorten, "confidence": numbers.format_confidence,
-        "redact": redact,
+        "percent": numbers.format_percent, "short": numbers.format_number, "beside": numbers.format_beside,
+        "p": numbers.format_p, "distance": format_distance, "brief": _shorten,
+        "confidence": numbers.format_confidence, "redact": redact,
     }  # fmt: skip
     return environment.get_template("page.html.j2")
-
-
-def _percent(value: float, digits: int = 1) -> str:
-    """Format a share in percent on one line."""
-    return numbers.format_percent(value, digits).replace(" ", "\u00a0")
 
 
 def _shorten(name: str) -> str:
@@ -83,7 +78,7 @@ def _embed_json(tree: Any) -> str:
 
 
 def _collect_data(views: Sequence[View], panels: Sequence[dict[str, Any]], unit: float | int) -> dict[str, Any]:
-    """Collect what the page's script needs: specs without data, each dataset once, pictures, and the themes."""
+    """Collect the data of the page's script: specs without data, each dataset once, pictures, and the themes."""
     sizing = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     return {
         "unit": unit, "config": vega_config(),
@@ -96,7 +91,7 @@ def _collect_data(views: Sequence[View], panels: Sequence[dict[str, Any]], unit:
         "pin_text": {view.norm: getattr(view.axis.eps[0], "text", None) for view in views if view.axis.eps},
         "pixels": {view.norm: view.axis.pixels for view in views},
         "margins": {view.norm: {series.name: _pack_margins(series) for series in view.group} for view in views},
-        "classes": {view.norm: _pack_classes(view, panel) for view, panel in zip(views, panels, strict=True)
+        "classes": {view.norm: _pack_classes(panel) for view, panel in zip(views, panels, strict=True)
                     if len(view.classes) > MAX_CLASSES},
         **_pack_pictures(panels),
     }  # fmt: skip
@@ -110,12 +105,12 @@ def _pack(data: Dataset) -> dict[str, Any]:
 
 
 def _pack_margins(series: Series) -> dict[str, Any]:
-    """Pack all margins, sorted, as single precision: what the page counts at any ε."""
+    """Pack all margins, sorted, in single precision, from which the page counts samples at any ε."""
     packed = base64.b64encode(np.sort(series.margins).astype("<f4").tobytes()).decode()
     return {"total": series.total, "sorted": packed}
 
 
-def _pack_classes(view: View, panel: dict[str, Any]) -> dict[str, list[Any]]:
+def _pack_classes(panel: dict[str, Any]) -> dict[str, list[Any]]:
     """Pack the classes of each series for the search by name."""
 
     def digits(value: float) -> float | None:

@@ -16,15 +16,15 @@ from marginattack.report.series import Series
 from marginattack.storage.bounds import nearest_images
 
 MAX_EXACT_SIDE = 64  # pixels; larger images are scaled down and compressed
-SIDES = (224, 160)  # to which photographs are scaled down: the first with which those of a series stay below MAX_BYTES
+SIDES = (224, 160)  # to which photographs are scaled down; the second if those of a series exceed MAX_BYTES
 MAX_BYTES = 1_100_000
-QUALITY = 80  # of photographs, and of differences where that is smaller than without loss
+QUALITY = 80  # of photographs and differences, if that is smaller than lossless
 MAX_POINTS = 400  # of a waveform
 TOP_FEATURES = 12
 
 
 def load_pictures(series: Series, rows: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Load what can be shown of some rows; nothing where the run stores no inputs."""
+    """Load the pictures of some rows; none if the run stores no inputs or they cannot be shown."""
     if series.input_kind == "other":
         return {}
     inputs = list(read_inputs(series, rows))
@@ -58,7 +58,7 @@ def _make_image(original: np.ndarray, adversarial: np.ndarray, side: int) -> dic
         return {"kind": "image", "original": _encode(original, side), "difference": "",
                 "pixelated": max(original.shape[1:]) <= MAX_EXACT_SIDE}  # fmt: skip
     largest = float(np.abs(difference).max())
-    peak = float(np.abs(difference.mean(0)).max()) or largest  # of what the page shows first: the mean of the channels
+    peak = float(np.abs(difference.mean(0)).max()) or largest  # of the mean of the channels, which the page shows first
     return {"kind": "image", "original": _encode(original, side), "largest": float(f"{largest:.4g}"),
             "peak": float(f"{peak:.4g}"),
             "difference": _encode((128 + 127 * difference / largest) / 255, side),
@@ -66,7 +66,7 @@ def _make_image(original: np.ndarray, adversarial: np.ndarray, side: int) -> dic
 
 
 def _encode(image: np.ndarray, side: int) -> str:
-    """Encode an image as a data URI: PNG where every pixel counts; photographs of at most this side as WebP."""
+    """Encode an image as a data URI: small ones as PNG, others scaled down to this side as WebP."""
     from PIL import Image
 
     pixels = np.round(255 * np.clip(image, 0, 1)).astype(np.uint8).transpose(1, 2, 0)
@@ -107,20 +107,20 @@ def _make_table(series: Series, original: np.ndarray, adversarial: np.ndarray) -
 
 
 def feature_names(series: Series) -> list[str]:
-    """Names of the features of a table; numbers where it has none."""
+    """Names of the features of a table, or numbers if it has none."""
     data = series.store.manifest["data"]
     return data.get("features") or [f"feature {i}" for i in range(int(np.prod(data["shape"])))]
 
 
 def feature_units(series: Series) -> np.ndarray:
-    """The unit of each feature that ``--scale`` states; 1 where none does, or where there are too many to be stored."""
+    """The unit of each feature that ``--scale`` states; 1 if none is stated, or there are too many to be stored."""
     stored = series.store.manifest.get("identity", {}).get("space", {}).get("scale")
     size = int(np.prod(series.store.manifest["data"]["shape"]))
     return np.broadcast_to(np.array(stored, float) if isinstance(stored, list) else np.ones(1), (size,))
 
 
 def summarize_features(series: Series, most: int = 10_000) -> list[dict[str, Any]]:
-    """Features by mean absolute change in their units: in how many samples each changed, and changed most."""
+    """Features sorted by mean absolute change in their units; in how many samples each changed, and changed most."""
     if series.input_kind != "table":
         return []
     pairs = [(original, adversarial) for _, original, adversarial

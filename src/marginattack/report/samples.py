@@ -1,4 +1,4 @@
-"""The samples that the page lists: the most fragile ones, unusual and misclassified ones, and some for comparison."""
+"""The samples that the page lists: the most fragile, unusual and misclassified ones, and some for comparison."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,10 +37,7 @@ def _select(series: Series) -> list[tuple[str, str, list[tuple[int, str]]]]:
     if len(rows) > FRAGILE + 2 * OTHERS:
         plain |= {"Around the median": rows[middle : middle + OTHERS], "Most robust": rows[-OTHERS:][::-1]}
     groups = [(title, [(row, "") for row in members.tolist()]) for title, members in plain.items()]
-    groups[1:1] = [
-        ("Unusual for their class", find_unusual(series)),
-        ("Misclassified", find_misclassified(series)),
-    ]
+    groups[1:1] = [("Unusual for their class", find_unusual(series)), ("Misclassified", find_misclassified(series))]
     return [(title, title.lower().replace(" ", "-"), members) for title, members in groups if members]
 
 

@@ -1,4 +1,4 @@
-"""What the page's template shows besides the charts: runs, findings, tables and samples of each norm."""
+"""Data of the page's template besides the charts: runs, findings, tables and samples of each norm."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from marginattack.analysis.diagnose.findings import GRADES
 from marginattack.analysis.statistics import median_or_nan
 from marginattack.report.axes import bin_numbers
 from marginattack.report.brackets import summarize_brackets
@@ -22,10 +23,9 @@ from marginattack.report.trace_charts import phase_colours
 from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.run_folder import RunFolder
 
-GRADES = ("grave", "warning", "note")
 CONFIDENCE_EDGES = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 1.0)
 MAX_PAIRS = 20
-MAX_CHANGED = 8  # samples that are listed for each side
+MAX_CHANGED = 8  # samples listed for each side
 
 
 def describe_runs(stores: Sequence[RunFolder]) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def describe_runs(stores: Sequence[RunFolder]) -> list[dict[str, Any]]:
 
 
 def _describe_preprocessing(stored: Any) -> str:
-    """Say what happens in front of the model, and where that is stated; empty where it is not known."""
+    """Describe the preprocessing and its origin; empty if unknown."""
     steps = dict(_flatten(stored))
     source = steps.pop("from", "")
     if not steps:
@@ -63,7 +63,7 @@ def collect_findings(stores: Sequence[RunFolder]) -> list[dict[str, Any]]:
 
 
 def describe_view(view: View) -> dict[str, Any]:
-    """Return everything that the template shows about one norm besides its charts."""
+    """Return the data of one norm besides its charts."""
     rounded = view.axis.round_levels(4)
     levels = np.array(rounded)
     curves = zip(rounded, *(series.robust_accuracy(levels) for series in view.group), strict=True)

@@ -15,13 +15,13 @@ from marginattack.storage.bounds import join_bounds
 from marginattack.storage.parquet import read_metadata
 from marginattack.storage.run_folder import Part, RunFolder
 
-MAX_FEATURES = 200  # of inputs without names of features that still count as a table
+MAX_FEATURES = 200  # inputs of more features without names do not count as a table
 SYMBOLS = {"l0": "ℓ0", "l1": "ℓ1", "l2": "ℓ2", "linf": "ℓ∞"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
-    """One attack under one norm in one run: its rows, and how many samples they stand for."""
+    """One attack under one norm in one run: its rows, and the number of samples evaluated."""
 
     store: RunFolder
     part: Part
@@ -40,7 +40,7 @@ class Series:
 
     @property
     def radius(self) -> float | None:
-        """The radius that the attack searched within; None for one that minimises the distance."""
+        """The radius within which the attack searched; None if it minimises the distance."""
         radius: float | None = self.store.manifest.get("radii", {}).get(self.part.attack)
         return radius
 
@@ -50,12 +50,12 @@ class Series:
         return self.store.path.name or str(self.store.path)
 
     def sample_name(self, row: int) -> str:
-        """The name of a sample, such as its file; its number in the data where it has none."""
+        """The name of a sample, such as its file, or its number in the data."""
         return str(self.columns["name"][row]) if "name" in self.columns else str(self.columns["id"][row])
 
     @cached_property
     def input_kind(self) -> str:
-        """What the inputs are: image, wave, table or other."""
+        """The kind of input: image, wave, table or other."""
         data = self.store.manifest["data"]
         shape = data["shape"]
         if len(shape) == 3 and shape[0] in (1, 3):
@@ -91,7 +91,7 @@ class Series:
 
     @cached_property
     def margins(self) -> np.ndarray:
-        """Margins of the measured rows; infinite where no adversarial example was found."""
+        """Margins of the measured rows; infinite if no adversarial example was found."""
         return np.asarray(self.columns["distance"][self.measured])
 
     @property
@@ -159,7 +159,7 @@ class Series:
 
 
 def read_runs(runs: Sequence[str | Path]) -> list[Series]:
-    """Read all runs; series are named by what distinguishes them (model, data, attack, folder)."""
+    """Read all runs; name each series by what distinguishes it (model, data, attack, folder)."""
     if not runs:
         raise InputError("no run given: pass at least one folder written by `measure --out`")
     loaded: list[Series] = []
@@ -169,7 +169,7 @@ def read_runs(runs: Sequence[str | Path]) -> list[Series]:
 
 
 def load_series(store: RunFolder) -> list[Series]:
-    """Read the finished shards of a run; parts without one are left out."""
+    """Read the finished shards of a run; parts without any are left out."""
     tables: dict[Part, dict[int, Any]] = defaultdict(dict)
     for shard, part, table in store.read_all():
         tables[part][shard] = join_bounds(store, part, shard, table)

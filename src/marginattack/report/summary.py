@@ -1,4 +1,4 @@
-"""Summaries of one series: its classes, pairs of classes, and samples that are worth inspecting."""
+"""Summaries of one series: its classes, pairs of classes, and samples worth inspecting."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 from marginattack.analysis.statistics import lower_quantile, median_interval
 from marginattack.report.series import Series
 
-MIN_CLASS_SIZE = 8  # margins of a class that are needed to call one of them unusual
+MIN_CLASS_SIZE = 8  # margins of a class; in smaller ones no sample is called unusual
 MAX_Z_SCORE = -3.0  # a sample with a lower robust z-score of its log margin is unusual
 MAX_SUSPICIOUS = 12  # samples per series and reason
 
@@ -23,13 +23,13 @@ class ClassSummary:
     low: float
     median: float
     high: float
-    interval: tuple[float, float]  # of the median, at 95 % for all classes together; NaN where there are too few
+    interval: tuple[float, float]  # of the median, at 95 % for all classes together; NaN for too few samples
     adversarial_class: str  # the most common one
     share: float  # of adversarial examples that end there
 
 
 def summarize_classes(series: Series) -> list[ClassSummary]:
-    """Summarize the margins of every class that has some, by number."""
+    """Summarize the margins of every class that occurs, by number."""
     names, rows = series.classes, []
     every = np.unique(series.columns["label"][series.measured]).tolist()
     confidence = 1 - 0.05 / max(len(every), 1)  # Bonferroni's correction: the worst of many classes is picked out
@@ -59,7 +59,7 @@ def count_class_pairs(series: Series) -> list[tuple[int, int, int, float]]:
 
 
 def list_smallest(series: Series, count: int) -> list[dict[str, str | int | float]]:
-    """List the samples with the smallest margins: id, name where samples have names, classes and distance."""
+    """List the samples with the smallest margins: id, name if there are names, classes and distance."""
     rows = np.flatnonzero(series.found)
     rows = rows[np.argsort(series.columns["distance"][rows], kind="stable")][:count].tolist()
     names, column = series.classes, series.columns
@@ -100,8 +100,8 @@ def find_misclassified(series: Series) -> list[tuple[int, str]]:
 def compare_classes(rows: list[ClassSummary]) -> dict[str, ClassSummary | float] | None:
     """Return the weakest and the strongest class by median margin, and the ratio of their medians with its interval.
 
-    Only classes with enough samples for an interval count; None where fewer than two have. The intervals of the medians
-    hold together, so that the ratio of their ends is an interval of the ratio.
+    Only classes with enough samples for an interval count; None if there are fewer than two. The intervals of the
+    medians hold simultaneously, so the ratio of their ends is an interval of the ratio.
     """
     known = sorted((row for row in rows if not np.isnan(row.interval[0])), key=lambda row: row.median)
     if len(known) < 2:

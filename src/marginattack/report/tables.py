@@ -63,15 +63,11 @@ def _build_bracket_tables(bounded: Sequence[Series], scale: float | int) -> Iter
     named = any("name" in sample for _, b in both for sample in b["widest"])
     names = ("id", *(("name",) if named else ()), "label", "lower", "upper", "certified_by", "kkt", "spread")
     header = ("run", *(name.replace("_", " ") for name in names))
-    yield (
-        "widest",
-        header,
-        [(name, *(s.get(key, "") for key in names)) for name, b in both for s in b["widest"]],
-    )
+    yield ("widest", header, [(name, *(s.get(key, "") for key in names)) for name, b in both for s in b["widest"]])
 
 
 def to_csv(header: Row, rows: Iterable[Row], digits: int | None = None) -> str:
-    """Write a table as CSV, with floats rounded to significant digits if wanted, and without formulas."""
+    """Write a table as CSV, with floats rounded to ``digits`` significant digits if given, and without formulas."""
 
     def clean(cell: str | int | float) -> str | int | float:
         if isinstance(cell, float):

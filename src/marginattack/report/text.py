@@ -16,7 +16,7 @@ from marginattack.runs.levels import Level
 from marginattack.storage.bounds import pending_bounds
 from marginattack.storage.run_folder import Part, RunFolder
 
-SMALLEST = 5  # margins that are listed
+SMALLEST = 5  # margins listed
 DEFAULT_EPS = {
     "linf": (2 / 255, 4 / 255, 8 / 255, 0.1, 0.3),
     "l2": (0.25, 0.5, 1.0, 2.0),
@@ -26,7 +26,7 @@ DEFAULT_EPS = {
 
 
 def default_levels(group: Sequence[Series]) -> tuple[float, ...]:
-    """The usual ε of a norm where they tell something about these margins, else ε chosen from the margins."""
+    """The usual ε of a norm if they are informative for these margins, else ε chosen from the margins."""
     usual = DEFAULT_EPS.get(group[0].norm, ())
     margins = np.concatenate([series.margins for series in group])
     within = [float((margins <= level).mean()) for level in usual] if len(margins) else []
@@ -72,7 +72,7 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
 
 
 def summarize_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float | int = 1) -> dict[str, Any]:
-    """Summarize a run as ``report --json`` prints it: what was measured, each part's numbers, and the findings."""
+    """Summarize a run as ``report --json`` prints it: what was measured, the results of each part, and the findings."""
     return {
         "run": str(store.path), "model": store.manifest["model"]["name"], "data": store.manifest["data"]["name"],
         "finished": store.manifest.get("finished"), "verified": store.manifest.get("verified"), "unit": unit,
@@ -85,7 +85,7 @@ def summarize_run(store: RunFolder, eps: Sequence[float | int] = (), unit: float
 def format_run(
     store: RunFolder, eps: Sequence[float | int] = (), unit: float | int = 1, *, findings: bool = True
 ) -> list[Any]:
-    """Format a run for the terminal: a rich table and lines of text, the last of which are the findings."""
+    """Format a run for the terminal: rich tables and lines of text, with the findings at the end."""
     from rich.table import Table
 
     run = summarize_run(store, eps, unit)
@@ -113,7 +113,7 @@ def format_run(
 
 
 def _format_level(level: dict[str, Any]) -> str:
-    """Robust accuracy at one ε; with bounds, from the certified to the attacked share."""
+    """Format the robust accuracy at one ε; with bounds, from the certified accuracy to that under attack."""
     certified = f"{level['certified']:6.1%} to " if "certified" in level else ""
     eps = format_distance(level["eps"])
     return f"{eps}: {certified}" + "{accuracy:6.1%} [{interval[0]:.1%}, {interval[1]:.1%}]".format(**level)
@@ -129,7 +129,7 @@ def _format_brackets(run: dict[str, Any]) -> list[Any]:
     table = Table(
         "attack", "norm", "bounds by", "closed to 1 %", "10 %", "50 %", "median lower / upper", "KKT", "spread"
     )
-    lines = ["Robust accuracy: from the certified share to the share that withstands the attack.", table]
+    lines = ["Robust accuracy: from the certified accuracy to the accuracy under attack.", table]
     for part, b in bounded:
         both = f"{format_number(b['median_lower'])} / {format_number(b['median_upper'])}"
         table.add_row(
@@ -138,7 +138,7 @@ def _format_brackets(run: dict[str, Any]) -> list[Any]:
             format_number(b["median_kkt"]), format_number(b["median_spread"]),
         )  # fmt: skip
         if b["method"] == "clever":
-            wrong = f"{b['estimates_refuted']} exceed the margin, which proves them wrong"
+            wrong = f"{b['estimates_refuted']} are wrong, as they exceed the margin"
             lines.append(
                 f"{part['norm']}: CLEVER estimates, not bounds: median {format_number(b['median_estimate'])}; {wrong}."
             )
@@ -152,7 +152,7 @@ def _format_brackets(run: dict[str, Any]) -> list[Any]:
 
 
 def _tabulate_smallest(store: RunFolder, run: dict[str, Any]) -> list[Any]:
-    """Tabulate the smallest margins, where samples or classes have names."""
+    """Tabulate the smallest margins, if samples or classes have names."""
     from rich.table import Table
 
     data, model = store.manifest["data"], store.manifest["model"]
@@ -167,7 +167,7 @@ def _tabulate_smallest(store: RunFolder, run: dict[str, Any]) -> list[Any]:
 
 
 def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
-    """Write what a reader must know besides the table."""
+    """Write the remarks below the table."""
     unit = " Distances are in units of 1/255." if run["unit"] != 1 else ""
     lines = [f"95 % confidence intervals; margins cover correctly classified samples.{unit}"]
     if run["randomized"]:
@@ -179,9 +179,7 @@ def _write_remarks(store: RunFolder, run: dict[str, Any]) -> list[str]:
     for part in run["parts"]:
         if "radius" in part:
             tried = f"{part['attack']} {part['norm']}: within {format_number(part['radius'])}"
-            lines.append(
-                f"{tried}: distances are of points in that radius, not margins, and beyond it nothing is known."
-            )
+            lines.append(f"{tried}: distances are of points in that radius, not margins; nothing is known beyond it.")
     if missing := store.count_missing().total():
         lines.append(f"Partial: {missing} shards are missing. Run the same `measure` command again to resume.")
     elif verified := run["verified"]:

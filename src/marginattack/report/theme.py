@@ -18,9 +18,9 @@ NAMES = ("theme_text", "theme_secondary", "theme_line", "theme_ground", "theme_b
 
 
 def vega_config(font: str = "system-ui, sans-serif", size: int = 12, *, theme: str = "light") -> dict[str, Any]:
-    """Return the Vega-Lite config with text of a size.
+    """Return the Vega-Lite config for a font and its size.
 
-    The colours of the theme are parameters, so that the page changes them without drawing its charts anew.
+    The colours of the theme are parameters, so that the page can change them without redrawing its charts.
     """
     text, secondary, line, *_ = ({"expr": name} for name in NAMES)
     return {

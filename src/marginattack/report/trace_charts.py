@@ -1,4 +1,4 @@
-"""Charts of what an attack did on a few samples: distance, constraint and incumbent, with its phases or moves."""
+"""Charts of traces, an attack's queries on a few samples: distance, constraint and incumbent, by phase or move."""
 
 import altair as alt
 
@@ -53,7 +53,7 @@ def phase_colours(view: View) -> dict[str, str]:
 def _draw_phases(view: View, start: str, end: str, title: str) -> list[alt.Chart]:
     """Return the phases of the selected sample: bands behind a chart under a stripe in the phase's colour.
 
-    The wide ones have their names; the page has a key to all. Nothing where there are none.
+    Wide ones are labelled; the page has a legend of all. Empty without phases.
     """
     if not view.phased:
         return []

@@ -18,7 +18,7 @@ def vega_lite_version() -> str:
 
 @cache
 def bundle_script() -> str:
-    """Bundle the script, escaped for a script element; call it in a thread to compute something else meanwhile."""
+    """Bundle the script, escaped for a script element. It can run in a thread, since another process does the work."""
     import vl_convert
 
     version = vega_lite_version()

@@ -1,4 +1,4 @@
-"""What the paper asserts without evidence: each choice and its alternative, from one start, all else being equal."""
+"""Ablations of choices that the paper makes without evidence: each choice and its alternatives, all else equal."""
 
 from dataclasses import dataclass, replace
 from typing import Any

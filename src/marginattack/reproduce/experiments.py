@@ -59,7 +59,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         convergence.rows, convergence.summarise, markdown.convergence,
     ),
     "readings": Experiment(
-        "Tables 2 and 3 under each reading of the paper's ℓ∞ settings, beside PGD",
+        "Tables 2 and 3 under each reading of the paper's ℓ∞ settings, compared with PGD",
         readings.rows, readings.summarise, markdown.readings,
     ),
     "ablations": Experiment(
@@ -85,12 +85,12 @@ def reproduce(
     only: Sequence[str] = (), limit: float = float("inf"), tf32: bool = False, command: str = "",
     log: Callable[[str], None] = print,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run an experiment of the paper, or ``only`` the rows whose names begin so; returns its record.
+    """Run an experiment of the paper, or ``only`` rows with these prefixes; return its record.
 
-    Outcomes of rows are kept under ``out``, and what is there is not run again. ``limit`` bounds the seconds per row.
-    The record states the conditions of every process that measured a part; ``command`` is what started this one.
-    ``data`` are .npz files instead of the bundled samples: ``NAME=FILE`` for the data set NAME, others for all. With
-    ``tf32`` a GPU searches in tf32, and the settings of the rows mention it.
+    Outcomes of rows are kept in ``out`` and not run again. ``limit`` bounds the seconds per row. The record states the
+    conditions of every process that measured a part; ``command`` is the command of this one. ``data`` are .npz files
+    instead of the bundled samples: ``NAME=FILE`` for the data set NAME, others for all. With ``tf32`` a GPU searches in
+    tf32, and the settings of the rows mention it.
     """
     if name not in EXPERIMENTS:
         raise InputError(f"cannot reproduce {name!r}: {choose(name, EXPERIMENTS)}")
@@ -114,7 +114,7 @@ def reproduce(
 
 
 def summarise(name: str, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
-    """The record of what is in a folder, which is written beside it: its conditions are those of the last part."""
+    """Write the record of the outcomes in a folder next to it; its conditions are those of the last part."""
     outcomes = {k: v for row in rows for k, v in load_outcomes(folder, row.name).items()}
     parts = [json.loads(path.read_text()) for path in folder.glob("part-*.json")]
     if not parts:
@@ -126,7 +126,7 @@ def summarise(name: str, folder: Path, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def merge(name: str, out: Path, folders: Sequence[Path]) -> dict[str, Any]:
-    """One record of rows that were measured in several folders; of a row in several of them the longest is kept."""
+    """Merge rows that were measured in several folders into one record; of duplicates the longest row is kept."""
     if name not in EXPERIMENTS:
         raise InputError(f"cannot merge {name!r}: {choose(name, EXPERIMENTS)}")
     rows, target = EXPERIMENTS[name].rows(), out / name
@@ -142,7 +142,7 @@ def merge(name: str, out: Path, folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def files_for(name: str, data: Sequence[str]) -> list[str]:
-    """The files that are meant for this model."""
+    """The files for this model."""
     entries = [file.partition("=") for file in data]
     return [file if equals else prefix for prefix, equals, file in entries if not equals or prefix == DATA_SETS[name]]
 

@@ -1,4 +1,4 @@
-"""Small experiments that the paper's raise: Race as it is now, PGD's loss on the challenge, CW's tie on CIFAR-10."""
+"""Follow-up experiments: Race with the present code, PGD's loss on the challenge, the gap to CW on CIFAR-10."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace

@@ -1,4 +1,4 @@
-"""Records as Markdown tables in the paper's layout, the paper's numbers beside ours."""
+"""Records as Markdown tables in the paper's layout, with the paper's numbers next to ours."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def _join(values: Iterable[float], form: str) -> str:
 
 
 def _number(value: float | None, form: str, unit: float = 1.0) -> str:
-    """A number of a record, where None stands for infinity."""
+    """Format a number of a record, in which None means infinity."""
     return "∞" if value is None else f"{unit * value:{form}}"
 
 
@@ -213,7 +213,7 @@ def _variant(norm: str, variant: str, row: dict[str, Any]) -> str:
 
 
 def ablations(numbers: dict[str, Any]) -> list[str]:
-    """Each choice beside its alternatives."""
+    """Each choice and its alternatives."""
     lines: list[str] = []
     for norm, part in numbers.items():
         rows = [

@@ -22,7 +22,7 @@ IMAGES = "--data FILE.npz with x (n, 224, 224, 3) uint8 and y"
 
 @dataclass(frozen=True, kw_only=True)
 class ModelUnderTest:
-    """A model and the images that it is attacked on, in [0, 1]."""
+    """A model and the images to attack, in [0, 1]."""
 
     model: nn.Module
     images: Tensor
@@ -68,7 +68,7 @@ def load_efficientnet() -> nn.Module:
 
 
 def read_npz(files: Sequence[str], shape: tuple[int, ...] | None = None) -> tuple[Tensor, Tensor]:
-    """Images in [0, 1] and labels of .npz files with x and y, or with x_test and y_test beside a training set."""
+    """Images in [0, 1] and labels of .npz files with x and y, or with x_test and y_test."""
     parts = []
     for file in files:
         if not Path(file).is_file():

@@ -1,4 +1,4 @@
-"""The readings of the paper's ℓ∞ settings beside PGD, all on the same samples.
+"""The readings of the paper's ℓ∞ settings compared with PGD, all on the same samples.
 
 The second design is linearised, as in the text, or exact, as in the first author's implementation; β counts pairs of
 moves, as in the table, or moves.
@@ -23,7 +23,7 @@ QUICK, QUICK_STARTS = {"mnist": 30}, 3
 
 
 def readings(published: MarginAttack) -> dict[str, MarginAttack]:
-    """The preset, and how else its text can be read."""
+    """The preset, and other readings of the paper's text."""
     exact, by_moves = with_exact_ball(published), Power(1.0, stride=2)
     return {
         "linearised, β by pairs": published,

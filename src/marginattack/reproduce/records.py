@@ -1,4 +1,4 @@
-"""Records: what was measured, with what it takes to measure it again, and a digest of both."""
+"""Records: results, the conditions needed to reproduce them, and a digest of both."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ STATED = ("command", "commit", "hardware", "python", "versions", "seed", "start"
 
 
 def provenance(command: str, hardware: str, seed: int = 0) -> dict[str, Any]:
-    """What a record states besides its numbers; the commit is git's, dirty where code was changed.
+    """The conditions of a record; the commit is git's, marked dirty if code was changed.
 
     $COMMIT states it for copies without a repository, and has no effect inside one.
     """
@@ -47,13 +47,13 @@ def seal(conditions: dict[str, Any], numbers: Any, **more: Any) -> dict[str, Any
 
 
 def digest(record: dict[str, Any]) -> str:
-    """SHA-256 of everything that a record states but its digest."""
+    """SHA-256 of everything in a record except its digest."""
     stated = {key: value for key, value in record.items() if key != "digest"}
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
 
 
 def find_fault(record: dict[str, Any]) -> str | None:
-    """Why a record cannot be trusted, in a few words; None where nothing speaks against it."""
+    """Why a record cannot be trusted, in a few words; None if it can."""
     if fault := _find_fault_in_conditions(record.get("conditions", {})):
         return fault
     if record.get("digest") != digest(record):
@@ -85,7 +85,7 @@ def decode(text: str) -> "np.ndarray":
 
 
 def _commit() -> str:
-    """The commit of the code, marked where files of code differ from it; empty outside a repository."""
+    """The commit of the code, marked dirty if code differs from it; empty outside a repository."""
     root = Path(__file__).parents[3]
     if not (root / "src/marginattack").is_dir():
         return ""

@@ -1,7 +1,7 @@
-"""Run the rows of a table, an attack each, batch by batch; the outcome of every finished batch is saved.
+"""Run the rows of a table, one attack each, batch by batch; the outcome of every finished batch is saved.
 
-A run that was interrupted, or ended by its time limit, resumes where it stopped. What there is can be summarised at any
-time, with the n that was reached.
+A run that was interrupted, or ended by its time limit, resumes where it stopped. Partial results can be summarised at
+any time, with the n that was reached.
 """
 
 import json
@@ -27,7 +27,7 @@ from marginattack.storage.files import make_folder, write_atomically
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What one attack found, sample by sample in the order of the data, and what it cost."""
+    """Distances and passes of one attack, sample by sample in the order of the data."""
 
     settings: str
     distance: list[float] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Outcome:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def extend(self, other: "Outcome") -> None:
-        """Append the outcome of the next batch, and its settings where they differ."""
+        """Append the outcome of the next batch, and its settings if they differ."""
         if other.settings not in self.settings.split("; then "):
             self.settings += f"; then {other.settings}"
         self.distance += other.distance
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def finite_or_none(value: Any) -> float | None:
-    """None where it is infinite, since JSON has no infinity."""
+    """None for infinity, which JSON does not have."""
     return float(value) if np.isfinite(value) else None
 
 
@@ -71,7 +71,7 @@ class Batch(ModelUnderTest):
         return replace(self, images=self.images[list(rows)], labels=self.labels[list(rows)], ids=ids)
 
     def describe(self, attack: Attack) -> str:
-        """The settings of an attack, and its precision where that is not float32."""
+        """The settings of an attack, and its precision if that is not float32."""
         return repr(attack) + (TF32_NOTE if self.tf32 else "")
 
     def measure(self, attack: Attack, norm: str) -> Outcome:
@@ -93,7 +93,7 @@ RunBatch = Callable[[Batch], dict[str, Outcome]]
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of a table: what to run, on which model, on how many samples at most and at once."""
+    """A row of a table: what to run, the model, the number of samples, and the batch size."""
 
     name: str
     model: str

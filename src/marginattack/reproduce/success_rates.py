@@ -77,7 +77,7 @@ def quantiles(data: str, outcome: Outcome) -> tuple[float, ...]:
 
 
 def run_pgd(name: str, attack: PGD, levels_of: Callable[[Batch], Sequence[float]]) -> RunBatch:
-    """PGD at each level in increasing order; a sample that it fools at one is not attacked at the larger ones."""
+    """PGD at each level in increasing order; a sample that is fooled at one level is not attacked at larger ones."""
 
     def run(batch: Batch) -> dict[str, Outcome]:
         all_levels = sorted({*levels_of(batch)})

@@ -14,7 +14,7 @@ from marginattack.reproduce.success_rates import levels
 OURS = "MarginAttack"
 EARLY = "MarginAttack, stopped early"
 GAIN = 1e-3  # relative; a sample is finished when ten pairs of moves gain less
-END = ", to the end"  # CW with all its iterations, as the paper seems to have run it, to judge by its times
+END = ", to the end"  # CW with all its iterations, as the paper's times suggest that it was run
 REPEATS = 3
 
 

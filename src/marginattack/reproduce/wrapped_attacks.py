@@ -19,7 +19,7 @@ TF32_NOTE = ", searched in tf32"
 class LowPrecision(Attack):
     """``attack`` with all queries in the precision of the search; its points are confirmed in float32.
 
-    With ``measure(precision="tf32")`` about twice as fast on a GPU.
+    With ``measure(precision="tf32")`` it is about twice as fast on a GPU.
     """
 
     norms: ClassVar = ("l0", "l1", "l2", "linf")
@@ -36,10 +36,10 @@ class LowPrecision(Attack):
 @final
 @dataclass(frozen=True, kw_only=True)
 class ResumedCW(Attack):
-    """``searches`` further searches of ``attack``, after those whose multipliers are in ``state``, which is updated.
+    """``searches`` further searches of ``attack``; ``state`` holds the multipliers of earlier ones and is updated.
 
-    An ℓ2 search depends on those before it through its multiplier alone, so the best of 3, then 2, then 5 searches is
-    the best of a run with 10, and the best of the first 3 is that of a run with 3.
+    An ℓ2 search depends on earlier ones only through its multiplier, so the best of 3, then 2, then 5 searches is the
+    best of a run with 10, and the best of the first 3 is that of a run with 3.
     """
 
     norms: ClassVar = ("l2",)

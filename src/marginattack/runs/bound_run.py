@@ -1,4 +1,4 @@
-"""Bounds for all shards of a run, as part of it or after it is finished."""
+"""Bounds for all shards of a run, during the run or afterwards."""
 
 import logging
 from collections.abc import Callable
@@ -32,17 +32,17 @@ def bound_run(
 ) -> RunFolder:
     """Bound the margins of a stored run, shard by shard.
 
-    Shards that have bounds of the same settings are skipped, those of other settings refined.
+    Shards with bounds of the same settings are skipped; bounds of other settings are refined.
 
-    ``flags`` are settings by dotted name that take precedence over those of the run: ``bound`` and its options, where
-    the model and data are now, and how to compute.
+    ``flags`` are settings by dotted name that take precedence over those of the run: ``bound`` and its options, the
+    present location of the model and data, and how to compute.
     """
     folder = RunFolder(out)
     job = open_job(_read_settings(folder, flags)).with_shards_of(folder.manifest["shard"])
     both = (folder.manifest["identity"], job.identity())
     stored, found = ({name: each[name] for name in ("model", "data")} for each in both)
     if changed := differences(stored, found):
-        raise InputError(f"{out} was measured with another model or other data ({changed}): give those")
+        raise InputError(f"{out} was measured with another model or other data ({changed}): give the same ones")
     check_bounds(job)
     with open_session(job.make_classifier()) as session, lock_folder(out) as lease:
         folder = RunFolder(out, lease)
@@ -55,7 +55,7 @@ def bound_run(
 
 
 def bound_shards(job: Job, folder: RunFolder, pool: Pool, progress: Progress) -> list[FailedShard]:
-    """Bound the finished shards that have no bounds of these settings yet; those that could not be bounded."""
+    """Bound the finished shards without bounds of these settings; return those that could not be bounded."""
     begin_bounds(folder, bound_settings(job))
     total = sum(len(folder.shards[shard]) for shard, _ in open_bounds(folder, bound_settings(job)))
     if total and job.settings.bound in CERTIFYING:
@@ -70,7 +70,7 @@ def bound_shards(job: Job, folder: RunFolder, pool: Pool, progress: Progress) ->
 
 
 def _announce(total: int, each: float, restarts: int) -> str:
-    """What is said at the start, since progress is shown shard by shard."""
+    """The message at the start, since progress is shown shard by shard."""
     seconds = total * each
     most = f"{seconds:.0f} s" if seconds < 100 else f"{ceil(seconds / 60):,} min"
     again = f", besides {restarts} × the time of the attack (--restarts)" if restarts else ""
@@ -78,10 +78,10 @@ def _announce(total: int, each: float, restarts: int) -> str:
 
 
 def _read_settings(folder: RunFolder, flags: dict[str, Any]) -> Settings:
-    """The settings of a stored run with some replaced; a run folder may be foreign, so it cannot grant trust."""
+    """The settings of a stored run, some replaced. A run folder may come from someone else: it cannot grant trust."""
     if folder.manifest["format"] != FORMAT:
         stated = f"{folder.path} has run format {folder.manifest['format']}, this version writes {FORMAT}"
-        raise InputError(f"{stated}: reports can read it, but to bound its margins, measure again")
+        raise InputError(f"{stated}: measure again to bound its margins; reports can still read it")
     stored, given = folder.manifest["settings"], {name: value for name, value in flags.items() if value is not None}
     source = stored["model"]["source"]
     if "model" not in given and find_form(source).endswith(":factory"):

@@ -20,10 +20,10 @@ from marginattack.storage.bounds import commit_bounds, join_refined, nearest_ima
 from marginattack.storage.run_folder import Part, RunFolder, numeric_columns
 
 CERTIFYING = ("ibp", "crown", "alpha", "exact", "lipschitz")
-TRIED_RADIUS = 1e-3  # of the trial that tells whether a model can be bounded
+TRIED_RADIUS = 1e-3  # of the trial that checks whether a model can be bounded
 TRIED_SECONDS = 1.0
-SECONDS = 20.0  # per sample, unless a limit is stated
-START = 100.0  # times the largest value: where the search starts if neither the attack nor the box ends it
+SECONDS = 20.0  # default time limit per sample
+START = 100.0  # times the largest value: the search starts here if neither the attack nor the box limits it
 
 
 def bound_settings(job: Job) -> dict[str, Any]:
@@ -32,11 +32,11 @@ def bound_settings(job: Job) -> dict[str, Any]:
 
 
 def check_bounds(job: Job) -> None:
-    """Refuse what cannot be bounded before anything is computed, by a trial on the first sample."""
+    """Raise InputError for a model that cannot be bounded, by a trial on the first sample."""
     s = job.settings
     if s.shard and (s.time_limit or 0) * s.shard > s.shard_timeout:
         needed = f"a shard of {s.shard} samples may take {s.shard} × {s.time_limit:g} s"
-        raise InputError(f"{needed}, but --shard-timeout is {s.shard_timeout} s: lower --time-limit, or raise it")
+        raise InputError(f"{needed}, but --shard-timeout is {s.shard_timeout} s: raise it, or lower --time-limit")
     images, upper = job.samples([0])[1], torch.tensor([TRIED_RADIUS])
     with open_session(job.make_classifier()) as session:
         session.space.require_plain("bound")
@@ -46,7 +46,7 @@ def check_bounds(job: Job) -> None:
 
 
 def bound_shard(job: Job, folder: RunFolder, session: Session, part: Part, shard: int) -> None:
-    """Compute the bounds of one shard, or refine those that are there, and commit them."""
+    """Compute the bounds of one shard, or refine existing ones, and commit them."""
     table = folder.read(part, shard)
     joined, earlier = join_refined(folder, part, shard, table)
     columns = numeric_columns(joined) | nearest_images(folder, part, shard, margins=table)
@@ -71,19 +71,16 @@ def bound_shard(job: Job, folder: RunFolder, session: Session, part: Part, shard
 def _bound(
     job: Job, session: Session, part: Part, images: Tensor, ids: Tensor, margins: Margins
 ) -> tuple[Margins, Tensor]:
-    """The margins with everything that was found about them, and CLEVER's estimates."""
+    """The margins with their bounds, KKT residuals and spread, and CLEVER's estimates."""
     s, label = job.settings, margins.label
     estimate = torch.full_like(margins.distance, torch.nan)
     if s.restarts:
         margins = _restart(job, session, part, images, ids, margins)
     if s.bound in CERTIFYING:
         lo, hi = session.classifier.bounds_for(images)
-        closed = bool(torch.isfinite(lo).all() and torch.isfinite(hi).all())  # else the search starts somewhere
-        upper = (
-            margins
-            if closed
-            else replace(margins, distance=margins.distance.clamp(max=START * float(images.abs().max())))
-        )
+        upper = margins
+        if not bool(torch.isfinite(lo).all() and torch.isfinite(hi).all()):
+            upper = replace(margins, distance=margins.distance.clamp(max=START * float(images.abs().max())))
         seconds = s.time_limit or SECONDS
         found = bound(session, images, label, part.norm, upper=upper, method=s.bound, time_limit=seconds)
         margins = found.add_to(margins)
@@ -94,7 +91,7 @@ def _bound(
 
 
 def _restart(job: Job, session: Session, part: Part, images: Tensor, ids: Tensor, margins: Margins) -> Margins:
-    """Run the attack again with other seeds: the nearest points, and how far the distances spread."""
+    """Run the attack again with other seeds; keep the nearest points, and compute the spread of the distances."""
     samples, runs = session.validate(images, margins.label, ids=ids), [margins]
     for seed in range(job.settings.seed + 1, job.settings.seed + 1 + job.settings.restarts):
         again, session = measure_samples(

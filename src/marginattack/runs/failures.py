@@ -1,4 +1,4 @@
-"""Models that fail or hang: on which samples, in one line."""
+"""One-line errors for models that fail or hang, with the samples on which they do."""
 
 import os
 import sys
@@ -14,11 +14,11 @@ from marginattack.errors import InputError, describe
 Samples: TypeAlias = tuple[Tensor, Tensor, Tensor]  # ids, images, labels
 
 KEPT = "finished shards are kept; run the same command again to resume"
-SHOWN = 8  # ids that a message lists
+SHOWN = 8  # ids listed in a message
 
 
 def name_samples(ids: Sequence[int]) -> str:
-    """Some samples by their ids: a range, or the first few."""
+    """Name samples by their ids: a range, or the first few."""
     if len(ids) == 1:
         return f"sample {ids[0]}"
     if list(ids) == list(range(ids[0], ids[-1] + 1)):
@@ -28,7 +28,7 @@ def name_samples(ids: Sequence[int]) -> str:
 
 
 def is_model_error(error: Exception) -> bool:
-    """Whether an error was raised inside a model, or by what it called, and not by this package."""
+    """Whether an error was raised inside a model or code that it called, not by this package."""
     cause = error.__cause__ if isinstance(error, InputError) else error
     trace = cause.__traceback__ if cause is not None else None
     while trace is not None and trace.tb_next is not None:
@@ -37,9 +37,9 @@ def is_model_error(error: Exception) -> bool:
 
 
 def explain_model_error(error: Exception, batch: Samples, attempt: Callable[[Samples], object]) -> InputError:
-    """Name the sample of a batch that makes a model fail; all of them where none fails alone."""
+    """Name the sample of a batch that makes a model fail, or the whole batch if no sample fails alone."""
     suspects = batch
-    while "CUDA error" not in str(error):  # after which nothing works in this process
+    while "CUDA error" not in str(error):  # after one, CUDA fails for the rest of the process
         middle = len(suspects[0]) // 2
         halves = (slice_samples(suspects, rows) for rows in (slice(middle), slice(middle, None)) if middle)
         failing = next((half for half in halves if _fails(attempt, half)), None)
@@ -65,17 +65,17 @@ def model_errors(ids: Tensor, doing: str) -> Iterator[None]:
 
 
 def exceeded(seconds: int) -> str:
-    """Why a shard that hangs has failed."""
+    """The error of a shard that hangs."""
     return f"no result within {seconds} s (--shard-timeout)"
 
 
 @contextmanager
 def end_process_after(seconds: int, where: Callable[[], str]) -> Iterator[None]:
-    """End the process, as a kill would, if a model hangs in the block: nothing can stop it safely from inside."""
+    """End the process, as a kill would, if a model hangs in the block, since it cannot be stopped safely."""
 
     def end() -> None:
         line = f"marginattack: the model hangs {where()}: {exceeded(seconds)}; {KEPT}"
-        cursor = "\033[?25h\n" if sys.stderr.isatty() else ""  # which a progress bar hides
+        cursor = "\033[?25h\n" if sys.stderr.isatty() else ""  # show the cursor, which a progress bar hides
         print(f"{cursor}{line}", file=sys.stderr, flush=True)
         os._exit(2)
 
@@ -89,7 +89,7 @@ def end_process_after(seconds: int, where: Callable[[], str]) -> Iterator[None]:
 
 
 def slice_samples(samples: Samples, rows: slice) -> Samples:
-    """Some of the samples."""
+    """Select samples."""
     ids, images, labels = samples
     return ids[rows], images[rows], labels[rows]
 

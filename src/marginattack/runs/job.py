@@ -48,9 +48,9 @@ class Job:
     data_digest: str
     attacks: dict[str, Attack]
     order: np.ndarray  # the samples' row numbers in the data, in the order of the run
-    targets: Tensor | None  # of every row of the data, where a file states them
-    space: dict[str, Any] = field(default_factory=dict)  # bounds, scale and fixed features, where they are stated
-    classes: list[str] | None = None  # their names, where they are stated or known
+    targets: Tensor | None  # of every row of the data, if read from a file
+    space: dict[str, Any] = field(default_factory=dict)  # bounds, scale and fixed features, if given
+    classes: list[str] | None = None  # their names, if given or known
 
     @property
     def parts(self) -> list[Part]:
@@ -80,12 +80,12 @@ class Job:
         }  # fmt: skip
 
     def worker_identity(self) -> dict[str, Any]:
-        """The identity, and the stamp of the data, by which a worker can tell that it need not hash them again."""
+        """The identity and the stamp of the data; a worker whose data have this stamp need not hash them again."""
         identity: dict[str, Any] = json.loads(json.dumps(self.identity()))
         return {**identity, "stamp": self.data.stamp()}
 
     def about(self) -> dict[str, Any]:
-        """What else a reader of the results wants to know."""
+        """The rest of the manifest: what results do not depend on, but readers want to know."""
         identity = self.identity()
         return {
             "parts": [asdict(part) for part in self.parts],
@@ -135,14 +135,14 @@ class Job:
         return replace(self, settings=self.settings.model_copy(update={"shard": size}))
 
     def resume(self, manifest: Mapping[str, Any]) -> "Job":
-        """The same job with what a run that was begun has chosen: its shards; float32, once the default precision."""
+        """The same job with choices of an earlier session: its shard size, and float32, once the default precision."""
         s, search = self.settings, manifest["identity"].get("search")
         precision = search if (s.precision, search) == ("auto", "float32") else s.precision
         update = {"shard": s.shard or manifest["shard"], "precision": precision}
         return replace(self, settings=s.model_copy(update=update))
 
     def make_classifier(self) -> Classifier:
-        """The model as the settings say it is to be evaluated."""
+        """The model with the bounds, precision and randomisation of the settings."""
         s = self.settings
         return Classifier(
             self.model.module, **{"bounds": (0.0, 1.0), **self.space}, precision=s.precision, compiled=s.compiled,
@@ -192,7 +192,7 @@ def read_space(settings: Settings, data: Data) -> dict[str, Any]:
 
 
 def _draw(labels: Tensor, n: int, seed: int) -> np.ndarray:
-    """Draw n rows, the same number of each class as far as there are so many; any first part is balanced too."""
+    """Draw n rows, equally many per class as far as possible; any prefix of them is balanced too."""
     order = np.random.default_rng(seed).permutation(len(labels))
     by_class = np.argsort(labels.numpy()[order], kind="stable")
     counts = np.bincount(labels.numpy())
@@ -213,7 +213,7 @@ def run_preflight(job: Job) -> Examination:
 
 
 def check_labels(job: Job, session: Session) -> None:
-    """Refuse labels and targets that are not classes of the model, targets that equal the label, and large radii."""
+    """Raise InputError for labels or targets outside the model's classes, targets equal to labels, and large radii."""
     _, images, labels = job.samples(range(min(2, len(job.order))))
     samples = session.validate(images, labels)
     for part in job.parts:
@@ -252,7 +252,7 @@ def _build_attacks(settings: Settings) -> dict[str, Attack]:
 
 
 def _read_targets(target: str | None, n: int) -> Tensor | None:
-    """One class per row of the data, where a file states them."""
+    """The target class of each row of the data, if ``target`` is a file."""
     if target in (None, "random", "least-likely"):
         return None
     path = Path(str(target))

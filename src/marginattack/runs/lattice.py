@@ -1,7 +1,7 @@
 """Adversarial images that survive rounding to 8 bits: the nearest found on the grid k/255, with their own distance.
 
-From the attack's point, restorations further and further past the boundary are rounded, to the nearest grid value or
-away from the input. Of all that are adversarial the nearest is kept; then the segment to the first of them is bisected.
+From the attack's point, candidates further and further past the boundary are rounded, to the nearest grid value or away
+from the input. The nearest adversarial candidate is kept; then the segment to the first of them is bisected.
 Candidates for which the model returns NaN or infinity are skipped.
 """
 
@@ -20,9 +20,9 @@ BISECTIONS = 6
 def search_lattice(
     session: Session, batch: Batch, adversarial: Tensor, norm: Norm, levels: int = 255
 ) -> tuple[Tensor, Tensor]:
-    """For each image an adversarial grid point and its distance; where none is found, x rounded and infinity.
+    """For each image an adversarial grid point and its distance; x rounded and infinity if none is found.
 
-    It can be nearer than the attack's point, since the attack did not search the grid.
+    The point can be nearer than the attack's, which did not search the grid.
     """
     results = [
         _search(session, batch.select(rows), adversarial[rows], norm, levels)
@@ -40,7 +40,7 @@ def _search(session: Session, batch: Batch, adversarial: Tensor, norm: Norm, lev
     distance = torch.full_like(length, torch.inf, dtype=torch.float64)
 
     def offer(grid: Tensor) -> Tensor:
-        """Keep the points that are adversarial and nearer than the best; which are adversarial."""
+        """Keep the points that are adversarial and nearer than the best; return which are adversarial."""
         nonlocal best, distance
         point = grid.clamp(0, levels)
         with torch.no_grad():

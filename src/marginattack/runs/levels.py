@@ -1,10 +1,10 @@
-"""Distances as a user typed them: numbers that keep their text."""
+"""Distances that remember how the user wrote them."""
 
 from marginattack.runs.settings import as_number
 
 
 class Level(float):
-    """A distance ε and how it is written: 0.03 stays 0.03, and 8/255 stays 8/255."""
+    """A distance ε with its text, so that 8/255 is printed as 8/255."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""How long a run takes, and how many samples a shard should have: what is computed in some seconds."""
+"""The expected time of a run, and the number of samples per shard, chosen so that a shard takes a few seconds."""
 
 import logging
 
@@ -8,21 +8,21 @@ from marginattack.execution.timing import describe_estimate, expected_passes
 from marginattack.runs.job import Job
 
 SHARD = {"cpu": 8.0, "cuda": 20.0}  # seconds: progress is shown, and results are stored, shard by shard
-PASS = 0.01  # seconds that a pass of an efficient batch takes at least: an attack's own steps are short next to it
+PASS = 0.01  # seconds per pass of an efficient batch, at least: long compared with the attack's own computations
 LARGEST = 512
-ANNOUNCED = 5.0  # seconds, above which the expected time is told at the start
-NOTICE = 25  # the level of what is said unless --quiet: between logging.INFO and logging.WARNING
+ANNOUNCED = 5.0  # seconds; longer runs print the expected time at the start
+NOTICE = 25  # log level of messages shown unless --quiet, between logging.INFO and logging.WARNING
 _LOG = logging.getLogger(__name__)
 
 
 def choose_shard(job: Job, session: Session) -> int:
-    """Announce the time of the run, by the time of a few passes; the samples of a shard, unless they are stated.
+    """Time a few passes, announce the expected time of the run, and return the number of samples per shard.
 
-    They are a power of two that takes about ``SHARD`` seconds, but no fewer than fill a batch.
+    Unless the settings state it, it is a power of two that takes about ``SHARD`` seconds, but at least fills a batch.
     """
     try:
         each = seconds_per_pass(job, session)
-    except Exception:  # a model that fails does so again when it is measured, where the error names the samples
+    except Exception:  # a model that fails will fail again when measured, with an error that names the samples
         return job.settings.shard or LARGEST
     passes = {name: expected_passes(attack, job.settings.budget) for name, attack in job.attacks.items()}
     seconds = each * sum(passes.values()) * len(job.settings.norms) * len(job.order)
@@ -34,6 +34,6 @@ def choose_shard(job: Job, session: Session) -> int:
 
 
 def seconds_per_pass(job: Job, session: Session) -> float:
-    """What a forward or a backward pass takes for each sample of a batch."""
+    """The time of a forward or backward pass per sample of a batch."""
     _, images, labels = job.samples([0])
     return timing.seconds_per_pass(session, session.validate(images, labels).images)

@@ -31,9 +31,9 @@ from marginattack.storage.run_folder import Part, RunFolder, now
 TRACED_SAMPLES = 8  # per part
 PROBED_SAMPLES = 32  # per norm, at most
 PROBE_QUERIES = 500  # per sample
-PROBE_SHARE = 0.01  # of the run's passes that the probes may cost
-FAIR_BUDGET = 50  # passes that an attack must have had to be compared with the probe
-# Findings with which a run fails, also with --despite-findings.
+PROBE_SHARE = 0.01  # of the run's passes, spent on probes
+FAIR_BUDGET = 50  # passes; attacks with fewer are not compared with the probe
+# Findings that end a run even with --despite-findings.
 REFUSED = ("model-fails", "not-a-tensor", "single-logit", "wrong-shape", "labels-outside", "random", "batch-dependent")
 
 _LOG = logging.getLogger(__name__)
@@ -43,9 +43,9 @@ def run(
     settings: Settings, out: str | StoragePath, *, progress: Progress, on_finding: Callable[[Finding], None],
     ignore_findings: bool = False, engine: Engine = serial_engine,
 ) -> RunFolder:  # fmt: skip
-    """Measure what the settings say into a run folder; resume the run if the folder has one with these settings.
+    """Measure into a run folder; resume the run if the folder has one with these settings.
 
-    ``on_finding`` is called with each finding of the diagnosis. A grave one before anything was measured raises
+    ``on_finding`` is called with each finding of the diagnosis. A grave finding before anything was measured raises
     InputError, unless ``ignore_findings`` is set.
     """
     job = open_job(settings)
@@ -96,12 +96,12 @@ def _run(
 
 
 def diagnose_before(job: Job, on_finding: Callable[[Finding], None], ignore_findings: bool) -> list[Finding]:
-    """What is wrong before anything was measured; ``run`` says when that raises."""
+    """Findings before anything was measured; a grave one raises InputError, unless ``ignore_findings`` is set."""
     with end_process_after(job.settings.shard_timeout, lambda: "in the diagnosis before the run"):
         findings = run_preflight(job).findings
     grave = [] if ignore_findings else [finding for finding in findings if finding.grade == "grave"]
     for finding in findings:
-        if finding not in grave[:1]:  # which the error shows
+        if finding not in grave[:1]:  # the error shows it
             on_finding(finding)
     if grave:
         first = grave[0]
@@ -140,7 +140,7 @@ def _trace_parts(job: Job, folder: RunFolder, session: Session) -> Iterator[tupl
 
 
 def _read_back(folder: RunFolder) -> tuple[ResultChecks, dict[tuple[int, Part], str], int]:
-    """Check the rows of the finished shards, one shard at a time: with their digests, and the passes they took."""
+    """Check the rows of the finished shards; also return the digests of the shards and the passes they took."""
     checks, digests, passes = ResultChecks(), dict[tuple[int, Part], str](), 0
     for _, group in groupby(folder.read_all(), key=lambda each: each[0]):
         tables = []
@@ -156,7 +156,7 @@ def _read_back(folder: RunFolder) -> tuple[ResultChecks, dict[tuple[int, Part], 
 def _probe_parts(job: Job, folder: RunFolder, session: Session, passes: int) -> Iterator[Finding]:
     """Run the black-box probe against the first attack under each norm, on some samples of its first shard.
 
-    ``passes`` is what all rows took, of which the probes take a share.
+    ``passes`` is the number that the run took; the probes may take ``PROBE_SHARE`` of it.
     """
     if job.settings.target is not None or session.randomized is not None:  # it compares single decisions
         return

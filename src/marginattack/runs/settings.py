@@ -65,13 +65,13 @@ class DataSettings(_Strict):
     )
     bounds: str | None = Field(
         None, title="LO,HI",
-        description="Bounds of the values of arrays and tables, 0,1 unless stated; also A=LO:HI,… or FILE.npz:KEY.",
+        description="Bounds of the values of arrays and tables, by default 0,1; also A=LO:HI,… or FILE.npz:KEY.",
     )  # fmt: skip
     scale: str | None = Field(
         None, description="Unit of each feature: distances are norms of the change over it. N, A=N,… or FILE.npz:KEY."
     )
     fixed: str | None = Field(
-        None, title="A,B,…", description="Features that stay as they are: columns, numbers, or a mask FILE.npz:KEY."
+        None, title="A,B,…", description="Features that must not change: columns, numbers, or a mask FILE.npz:KEY."
     )
     classes: str | None = Field(
         None, description="Names of the classes: a .json or .txt file, or imagenet (with timm)."
@@ -91,7 +91,7 @@ class DataSettings(_Strict):
     @field_validator("bounds", "scale", "fixed", "features", mode="before")
     @classmethod
     def _join(cls, value: Any) -> Any:
-        """A number or list, as TOML has them, as text."""
+        """Convert a number or list of a TOML file to text."""
         plain = [value] if isinstance(value, int | float) else value
         return ",".join(map(str, plain)) if isinstance(plain, list) else value
 
@@ -99,7 +99,7 @@ class DataSettings(_Strict):
     @classmethod
     def _check_limit(cls, value: Any, info: Any) -> Any:
         if value is not None and info.data.get("sample") is not None:
-            raise ValueError("--sample states how many samples there are: leave out --limit")
+            raise ValueError("--sample already sets the number of samples: leave out --limit")
         return value
 
 
@@ -146,18 +146,18 @@ class Settings(_Strict):
     compiled: bool = Field(False, description="On a GPU, compile the model with torch.compile; for large data sets.")
     randomized: bool = Field(False, description="The model draws random numbers: adversarial means wrong at a rate.")
     eot: int | None = Field(
-        None, ge=1, description="With --randomized: draws per query, each counted as a pass; 10 unless stated."
+        None, ge=1, description="With --randomized: draws per query, by default 10, each counted as a pass."
     )
     rate: float | None = Field(
         None, gt=0, lt=1,
-        description="With --randomized: adversarial means wrong with a probability above RATE; 0.5 unless stated.",
+        description="With --randomized: adversarial means wrong with a probability above RATE, by default 0.5.",
     )  # fmt: skip
     draws: int | None = Field(
-        None, ge=20, description="With --randomized: a stored point holds on N fresh draws; 200 unless stated."
+        None, ge=20, description="With --randomized: fresh draws that confirm a stored point, by default 200."
     )
     confidence: float | None = Field(
         None, gt=0, lt=1, title="PROBABILITY",
-        description="With --randomized: with which probability it does, at least; 0.99 unless stated.",
+        description="With --randomized: confidence of that confirmation, by default 0.99.",
     )  # fmt: skip
     bound: Literal["ibp", "crown", "alpha", "exact", "lipschitz", "clever", "kkt"] | None = Field(
         None, title="METHOD",
@@ -166,7 +166,7 @@ class Settings(_Strict):
     )  # fmt: skip
     time_limit: float | None = Field(
         None, gt=0, title="SECONDS",
-        description="For bounds: time per sample, on average, 20 unless stated; what is certified is kept.",
+        description="For bounds: average time per sample, by default 20; bounds found by then are kept.",
     )  # fmt: skip
     radius: float | None = Field(None, gt=0, description="For clever: radius of the ball it samples.")
     restarts: int = Field(
@@ -185,9 +185,9 @@ class Settings(_Strict):
     @classmethod
     def _check_randomized(cls, value: Any, info: Any) -> Any:
         if info.field_name != "randomized" and value is not None and not info.data.get("randomized"):
-            raise ValueError("it is for randomised models only: add --randomized")
+            raise ValueError("it applies to randomised models only: add --randomized")
         if info.field_name == "randomized" and value and info.data.get("lattice"):
-            raise ValueError("images at 8 bits are not searched for randomised models: leave out --lattice")
+            raise ValueError("--lattice does not support randomised models: leave out --lattice")
         return value
 
     @field_validator("bound", "time_limit", "radius", "restarts")
@@ -195,19 +195,19 @@ class Settings(_Strict):
     def _check_bound(cls, value: Any, info: Any) -> Any:
         if info.field_name != "bound":
             if value and not info.data.get("bound"):
-                raise ValueError("it is for bounds only: add --bound METHOD")
+                raise ValueError("it applies to bounds only: add --bound METHOD")
             if value and info.field_name == "radius" and info.data["bound"] != "clever":
-                raise ValueError("it is for CLEVER only: leave it out, or choose clever")
+                raise ValueError("it applies to CLEVER only: leave it out, or choose clever")
             if not value and info.field_name == "time_limit" and info.data.get("bound") == "exact":
                 raise ValueError("a solver may take hours per sample: add --time-limit SECONDS")
             if not value and info.field_name == "radius" and info.data.get("bound") == "clever":
                 raise ValueError("the radius of the ball that CLEVER samples is missing: add --radius")
         elif value and info.data.get("target"):
-            raise ValueError("bounds are about any wrong class: they need a run without --target")
+            raise ValueError("bounds hold for any wrong class: leave out --target")
         elif value and info.data.get("randomized"):
-            raise ValueError("bounds are about one function: they need a model that draws no random numbers")
+            raise ValueError("bounds need a deterministic model: leave out --randomized")
         elif value and "l0" in info.data.get("norms", []):
-            raise ValueError("bounds need a convex ball: they need a run without --norm l0")
+            raise ValueError("bounds need a convex ball: leave out --norm l0")
         return value
 
     @field_validator("lattice")
@@ -216,7 +216,7 @@ class Settings(_Strict):
         data = info.data.get("data")
         stated = [name for name in ("bounds", "scale", "fixed") if getattr(data, name, None) is not None]
         if value and stated:
-            raise ValueError(f"images at 8 bits are pixels in [0, 1]: leave out --lattice, or --{stated[0]}")
+            raise ValueError(f"--lattice needs pixels in [0, 1]: leave out --lattice, or --{stated[0]}")
         return value
 
     @field_validator("model", "data", "norms", "attacks", mode="before")
@@ -244,16 +244,16 @@ class Settings(_Strict):
 
 
 def _with_decimal_radius(name: str) -> str:
-    """The name of an attack, with 8/255 behind its @ as a decimal number: it names a folder."""
+    """Write a radius such as 8/255 after the @ of an attack's name as a decimal, since the name becomes a folder."""
     base, at, radius = name.partition("@")
     return f"{base}@{as_number(radius)!r}" if at and "/" in radius else name
 
 
 def read_settings(config: Path | None, assignments: list[str], flags: dict[str, Any]) -> Settings:
-    """Read settings from a TOML file, then ``a.b=v`` assignments, then options, of which the last take precedence.
+    """Read settings from a TOML file, then ``a.b=v`` assignments, then options; later ones take precedence.
 
-    Options are keyed by the dotted name of their setting, and None if they were not given. Files may be foreign, so
-    they cannot grant trust: a file that does so needs an assignment or an option that says the same.
+    Options are keyed by the dotted name of their setting, and None if they were not given. A file may come from someone
+    else, so it cannot grant trust alone: ``trust_pickle`` must also be set by an assignment or an option.
     """
     tree = {} if config is None else _read_toml(config)
     trusting = isinstance(tree.get("model"), dict) and tree["model"].pop("trust_pickle", False)
@@ -296,7 +296,7 @@ def _assign(tree: dict[str, Any], name: str, value: Any) -> None:
         if isinstance(below, str) and key in ("model", "data"):
             below = tree[key] = {"source": below}
         if not isinstance(below, dict):
-            raise InputError(f"cannot set {name}: {key} is {below!r}, which has no settings of its own")
+            raise InputError(f"cannot set {name}: {key} is {below!r}, not a table of settings")
         tree = below
     if isinstance(tree.get(last), dict) and isinstance(value, str):
         tree, last = tree[last], "source"
@@ -356,7 +356,7 @@ def build_attack(name: str, values: dict[str, Any]) -> "Attack":
 
     if name.partition("@")[0] in EXTERNAL_ATTACKS:
         if values:
-            raise InputError(f"attack.{name}: the settings of another library's attack follow from the budget")
+            raise InputError(f"attack.{name}: attacks of other libraries take no settings: set --budget instead")
         return named_attack(name)
     base = preset(name.removeprefix("preset:")) if name.startswith("preset:") else named_attack(name)
     hints, changes = get_type_hints(type(base)), {}
@@ -372,13 +372,13 @@ def build_attack(name: str, values: dict[str, Any]) -> "Attack":
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
-    """Validate a value for a field of an attack; where a schedule is expected, a number stands for a constant one."""
+    """Validate a value for a field of an attack; a number for a schedule becomes a constant schedule."""
     from marginattack.core.schedules import Constant, Schedule
 
     if hint == Schedule:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return Constant(float(value))
-        raise InputError(f"{name} is {value!r}: give a number for a constant schedule; other schedules need Python")
+        raise InputError(f"{name} is {value!r}: give a number; other schedules than constants need the Python API")
     try:
         if isinstance(value, str) and "/" in value and hint in (float, float | None):
             return as_number(value)

@@ -1,4 +1,4 @@
-"""Measuring one shard: what every engine does, in whichever process."""
+"""Measuring one shard, the same in every engine and process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ class ShardRunner:
 
     def __init__(self, job: Job, folder: RunFolder, session: Session) -> None:
         self.job, self.folder, self.session = job, folder, session
-        self._batch = session.batch_size  # as asked for; that of the session is smaller once memory has run out
+        self._batch = session.batch_size  # as requested; the session's is smaller after memory ran out
         self._shard, self._samples = -1, None  # type: int, Any
         self.precision = "float32"  # the lowest in which a sample was searched
 
@@ -41,7 +41,7 @@ class ShardRunner:
             progress(len(self.folder.shards[shard]))
 
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
-        """Verify a stored shard, whoever computed it: the number of rows, and of those that fail."""
+        """Verify a stored shard; return its number of rows, and how many fail."""
         self._resize(batch)
         with model_errors(torch.from_numpy(self.job.order[list(self.folder.shards[shard])]), "while verifying"):
             return verify_shard(self.folder, self.session, part, shard, self._read(shard))
@@ -55,7 +55,7 @@ class ShardRunner:
         return samples
 
     def _resize(self, batch: int) -> None:
-        """Use this batch size; the session, with what it captured for one shard, serves the next."""
+        """Use this batch size; an unchanged one keeps the session with its captured graphs."""
         if self._batch != batch:
             self._batch, self.session = batch, self.session.configure(batch_size=batch)
 
@@ -87,7 +87,7 @@ class ShardRunner:
     def _measure(
         self, part: Part, samples: Samples, progress: Callable[[int], None] | None
     ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, int]]:
-        """The columns and images of a shard; how many of its samples were seen and classified correctly ("right")."""
+        """The columns and images of a shard, and how many samples were seen and classified correctly ("right")."""
         job, settings, norm, (ids, x, y) = self.job, self.job.settings, NORMS[part.norm], samples
         batch, correct = self.session.validate(x, y, ids=ids), None
         seen = len(batch)
@@ -108,7 +108,7 @@ class ShardRunner:
         self.precision = lowest_precision([self.precision, margins.settings["precision"]])
         if correct is None:
             correct = margins.prediction == margins.label
-            if settings.only_correct:  # by the predictions that are stored: a randomised model may make others
+            if settings.only_correct:  # by the stored predictions: those of a randomised model may change
                 margins, batch = margins[correct], batch.select(correct)
                 if len(batch) == 0:
                     return *_empty_shard(batch.images, job), {"seen": seen, "right": 0}

@@ -43,6 +43,6 @@ def trace(
     tracer = Tracer(batch.ids)
     session.seed_draws(seed, batch.ids)
     session.problem(batch, norm, budget=budget, seed=seed, observer=tracer).solve(attack)
-    if session.randomized is not None:  # the problem counts a pass with all its draws as one
+    if session.randomized is not None:  # the problem counts all draws of a pass as one
         tracer.rows["passes"] = [session.randomized.eot * passes for passes in tracer.rows["passes"]]
     return tracer.rows

@@ -1,4 +1,4 @@
-"""Verification of stored rows: every shard is read back and checked on the plain model."""
+"""Verification of stored rows: every shard is read and checked on the plain model."""
 
 import hashlib
 
@@ -23,7 +23,7 @@ def fingerprints(images: Tensor) -> list[str]:
 def verify_shard(
     folder: RunFolder, session: Session, part: Part, shard: int, samples: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[int, int]:
-    """How many rows a shard has, and how many of them fail; ``samples`` are its ids, images and labels in the data."""
+    """Count the rows of a shard and those that fail; ``samples`` are its ids, images and labels in the data."""
     margins = folder.read(part, shard)
     images, column = folder.images(part, shard, margins=margins), numeric_columns(margins)
     if len(margins) == 0:
@@ -38,9 +38,9 @@ def verify_shard(
 
 
 def _verify_rows(images: dict[str, Tensor], column: dict[str, Tensor], norm: Norm, session: Session) -> Mask:
-    """Whether what the model says of each row is right, its distance too, and its point is inside the box."""
+    """Whether the labels, confidence and distance of each row are correct, and its point is inside the box."""
     x, adversarial = images["original"], images["adversarial"]
-    session.seed_draws(-1, column["id"])  # not the draws that the points were found with
+    session.seed_draws(-1, column["id"])  # other draws than those the points were found with
     if session.randomized is None:
         same = _matches_logits(session.plain_logits(x), column, session)
     else:
@@ -66,14 +66,14 @@ def _reached(label: Labels, column: dict[str, Tensor]) -> Mask:
 
 
 def _agrees(points: Tensor, stored: Labels, column: dict[str, Tensor], session: Session) -> Mask:
-    """Whether the plain model gives the points their stored labels; for a randomised one, nothing contradicts them."""
+    """Whether the plain model gives the points their stored labels; a randomised one must not contradict them."""
     if session.randomized is None:
         return session.plain_labels(points) == stored
     return ~_reached(stored, column) | session.holds_again(points, lambda label: _reached(label, column))
 
 
 def _matches_logits(logits: Tensor, column: dict[str, Tensor], session: Session) -> Mask:
-    """Whether prediction and confidence are those of the plain model, up to what a batch may change."""
+    """Whether prediction and confidence are those of the plain model, up to batch noise."""
     limit = most_batch_noise(session.classifier.rounding_unit(logits.dtype))
     change = (column["confidence"] - logits.double().softmax(1).amax(1)).abs()
     return (logits.argmax(1) == column["prediction"]) & (change <= limit * logits.double().abs().amax(1))

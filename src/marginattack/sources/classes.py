@@ -1,4 +1,4 @@
-"""Names of classes: from a file, or ImageNet's."""
+"""Class names, from a file or of ImageNet."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ HINT = "give imagenet, a .json list or object of names by class index, or a text
 
 
 def read_classes(source: str) -> list[str]:
-    """Read the names of the classes, by class index, as ``--classes`` states them."""
+    """Read the class names that ``--classes`` states, by class index."""
     if source == "imagenet":
         return imagenet_classes(1000) or []
     path = Path(source).expanduser()
@@ -33,16 +33,16 @@ def _list(content: Any) -> list[str]:
     if isinstance(content, dict):
         missing = [i for i in range(len(content)) if str(i) not in content]
         if missing:
-            raise ValueError(f"no name of class {missing[0]}")
+            raise ValueError(f"class {missing[0]} has no name")
         content = [content[str(i)] for i in range(len(content))]
     names = [each[-1] if isinstance(each, list) and each else each for each in content]  # ["n01440764", "tench"]
     if not isinstance(content, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("it is no list of names")
+        raise ValueError("it is not a list of names")
     return names
 
 
 def imagenet_classes(classes: int) -> list[str] | None:
-    """Return the names of ImageNet's classes from timm's metadata; None if no ImageNet has so many."""
+    """Return ImageNet's class names from timm's metadata; None if no ImageNet variant has that many classes."""
     data = import_extra("timm.data", "timm")
     subset = data.infer_imagenet_subset({"num_classes": classes})
     if subset is None:

@@ -13,7 +13,7 @@ from marginattack.errors import InputError, MarginAttackError, MissingDependency
 from marginattack.storage.paths import refuse_keys
 
 RAISE = "pass --max-gib N to allow N GiB"
-PACKAGES = {"pkg_resources": "'setuptools<81'"}  # what contains a module, where its name differs
+PACKAGES = {"pkg_resources": "'setuptools<81'"}  # package of a module, if their names differ
 
 
 class Form(NamedTuple):
@@ -25,7 +25,7 @@ class Form(NamedTuple):
 
 
 def match_form(source: str, forms: Mapping[str, Form]) -> str | None:
-    """Return the key whose prefix (``zoo:NAME``), else whose file name extension (``FILE.npz``), the source has."""
+    """Return the form with the prefix of the source (``zoo:NAME``), else with its file extension (``FILE.npz``)."""
     refuse_keys(source)
     for key in forms:
         prefix, colon, name = key.partition(":")
@@ -54,7 +54,7 @@ def import_extra(module: str, extra: str) -> Any:
 
 @contextmanager
 def explain_errors(what: str, hint: str = "") -> Iterator[None]:
-    """Turn any exception into an InputError of one line: what failed, why, and what to do."""
+    """Turn any exception into a one-line InputError: what failed, why, and what to do."""
     try:
         yield
     except MarginAttackError:
@@ -70,7 +70,7 @@ def suggest(name: str, known: list[str]) -> str:
 
 
 def check_size(what: str, size: int, usual: int, max_gib: float | None) -> None:
-    """Refuse, before it is read or unpacked, what takes more bytes than usual, or than the user allows."""
+    """Raise InputError for more bytes than usual, or than ``max_gib`` allows, before they are read or unpacked."""
     limit = usual if max_gib is None else int(max_gib * 2**30)
     if size > limit:
         raise InputError(f"{what} takes {size / 2**20:,.0f} MiB, more than {limit / 2**20:,.0f} MiB: {RAISE}")

@@ -27,9 +27,7 @@ SAMPLES = {
     "mnist": "1,000 digits of the MNIST test set, in official order",
     "cifar10": "100 images of the CIFAR-10 test set, in official order",
 }
-CLASSES = {
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-}
+CLASSES = {"cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")}
 
 
 def samples(name: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
@@ -37,7 +35,7 @@ def samples(name: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
 
     Args:
         name: A key of ``SAMPLES``: "mnist" or "cifar10".
-        limit: Load only the first ones.
+        limit: Load only the first ``limit`` images.
 
     Returns:
         Images (n, channels, height, width), float32 in [0, 1], and labels (n,), int64.
@@ -98,27 +96,27 @@ def open_data(
     layout: str | None = None,
     raw: bool = False,
 ) -> Data:
-    """Open inputs and labels by name. Everything that headers show is checked now, inputs when they are read.
+    """Open inputs and labels by name. Headers are checked now, inputs when they are read.
 
     Args:
         source: What ``--data`` takes, in one of ``FORMS``.
         labels: A file of labels for a folder of images (CSV, text, .npy) or an .npy file; the label column of a table
             or an ``hf:`` dataset; the name of the array of labels.
         split: The split of a ``torchvision:`` or ``hf:`` dataset; by default the test split.
-        image_size: How to resize and crop image files. Arrays are measured as they are.
+        image_size: How to resize and crop image files. Arrays are not resized.
         trust_pickle: Allow the torchvision datasets whose index is a pickle.
-        max_gib: The size in GiB that a compressed array may have even if it grows more than 100-fold when it is
-            unpacked, by default 1/16, and that a table may have, by default 4.
+        max_gib: The largest size, in GiB, of a compressed array that grows more than 100-fold when unpacked, by default
+            1/16, and of a table, by default 4.
         features: The columns of a table, "age,income", by default all numbers; the name of the array of inputs.
         layout: "nhw", "nhwc", "nchw" or "as-is"; by default inferred from the shape of an array.
-        raw: Take the numbers of arrays and tables as they are, instead of as pixels: uint8 is not divided by 255, and
-            floats need not be in [0, 1].
+        raw: Do not treat the numbers of arrays and tables as pixels: uint8 is not divided by 255, and floats need not
+            be in [0, 1].
 
     Returns:
         The data: ``len``, ``shape``, ``classes``, ``names``, ``features``, ``read(rows)`` and ``digest()``.
 
     Raises:
-        InputError: The source is in no known form, cannot be read, or does not take one of the options.
+        InputError: The source has an unknown form, cannot be read, or does not take one of the options.
         MissingDependencyError: An optional package is not installed.
 
     Example:
@@ -134,7 +132,7 @@ def open_data(
 
 
 def check_options(source: str, options: dict[str, str | None]) -> None:
-    """Refuse options that this form of data does not take."""
+    """Raise InputError for options that this form of data does not take."""
     for option, value in options.items():
         if value is not None and option not in FORMS[find_form(source)].accepts:
             raise InputError(f"{source}: --{option} {value} does not apply to this form of data: omit it")

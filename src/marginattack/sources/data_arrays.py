@@ -1,4 +1,4 @@
-"""Arrays in files, read row by row: inputs of any shape with their labels, and what is checked about them."""
+"""Arrays in files, read row by row: inputs of any shape with their labels, and checks of both."""
 
 import io
 import os
@@ -23,7 +23,7 @@ from marginattack.sources.data_base import CHUNK, Data, Options, check_unchanged
 CHANNELS = (1, 3, 4)
 LAYOUTS = ("nhw", "nhwc", "nchw", "as-is")
 MAX_HEADER = 2**16  # bytes
-MAX_GROWTH, UNPACKED_BYTES = 100, 2**26  # a file may grow so much, or to so many bytes; --max-gib raises the latter
+MAX_GROWTH, UNPACKED_BYTES = 100, 2**26  # files may grow by this factor, or to this size, which --max-gib raises
 SURVEYED = 64  # inputs whose range is checked before a run starts
 LARGER_DISK = "set TMPDIR to a larger disk"
 
@@ -61,7 +61,7 @@ class StoredArray(NamedTuple):
 
 
 class ArrayData(Data):
-    """An array of inputs and their labels. With ``raw`` values are taken as they are; else they are pixels."""
+    """An array of inputs and their labels. Values are pixels unless ``raw``."""
 
     labels: Tensor
 
@@ -139,45 +139,45 @@ def read_npy_header(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype
 
 
 def check_array(where: str, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]) -> None:
-    """Refuse an array that cannot be read row by row, or only by unpickling it."""
+    """Raise InputError for an array that cannot be read row by row without unpickling."""
     if dtype.hasobject or dtype.names:
         raise InputError(f"{where} holds Python objects or records: save numbers; pickles are never unpickled")
     if min(shape, default=0) < 1:
-        raise InputError(f"{where} has shape {shape}: it must be an array that is not empty")
+        raise InputError(f"{where} has shape {shape}: save an array that is not empty")
     if fortran and len(shape) > 1:
         hint = "save np.ascontiguousarray(x)"
         raise InputError(f"{where} is in Fortran order, so images are not contiguous: {hint}")
 
 
 def check_inputs(name: str, x: StoredArray, options: Options) -> None:
-    """Refuse inputs of a type that cannot be measured."""
+    """Raise InputError for inputs of an unsupported type."""
     if x.dtype != np.uint8 and x.dtype.kind != "f" and not (options.raw and x.dtype.kind in "iub"):
         hint = "pixels are uint8 in 0..255 or floats in [0, 1]; state the bounds of other data with --bounds LO,HI"
         raise InputError(f"{name}: x is {x.dtype}: {hint}")
 
 
 def check_pairs(name: str, x: StoredArray, y: StoredArray) -> None:
-    """Refuse labels that are not one class index per input."""
+    """Raise InputError for labels that are not one class index per input."""
     if y.dtype.kind not in "iu":
         raise InputError(f"{name}: y is {y.dtype}: labels are integer class indices, starting at 0")
     if len(y.shape) != 1:
         hint = "y.argmax(1)" if y.shape[-1] > 1 else "y.ravel()"
         raise InputError(f"{name}: y has shape {y.shape}, not one label per image: save {hint}")
     if x.shape[0] != y.shape[0]:
-        raise InputError(f"{name}: x has {x.shape[0]} images but y has {y.shape[0]} labels: they must pair up")
+        raise InputError(f"{name}: x has {x.shape[0]} images but y has {y.shape[0]} labels: give one label per image")
 
 
 def choose_layout(name: str, shape: tuple[int, ...], stated: str | None) -> str:
-    """Return the layout that is stated, or infer it: the channel axis of an image has length 1, 3 or 4.
+    """Return the stated layout, or infer it: the channel axis of an image has length 1, 3 or 4.
 
-    Rows of features, sounds of one or two channels, and arrays of five axes or more are left as they are.
+    Rows of features, audio of one or two channels, and arrays of five or more axes keep their layout.
     """
     if stated is not None:
         if stated not in LAYOUTS or (stated != "as-is" and len(stated) != len(shape)):
             raise InputError(f"{name}: layout is {stated!r} for x of shape {shape}: choose one of {', '.join(LAYOUTS)}")
         return stated
     if len(shape) == 1:
-        raise InputError(f"{name}: x has shape {shape}, one number per input: save x[:, None] if that is meant")
+        raise InputError(f"{name}: x has shape {shape}, one number per input: save x[:, None] if this is intended")
     if len(shape) == 3:
         return "as-is" if shape[1] in (1, 2) else "nhw"
     if len(shape) != 4:
@@ -191,7 +191,7 @@ def choose_layout(name: str, shape: tuple[int, ...], stated: str | None) -> str:
 
 
 def temporary_file(name: str, what: str, size: int, hint: str = LARGER_DISK) -> IO[bytes]:
-    """Return an unnamed temporary file, if the disk has room for so many bytes."""
+    """Return an unnamed temporary file; raise InputError if the disk has no room for ``size`` bytes."""
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if size > free:
@@ -200,7 +200,7 @@ def temporary_file(name: str, what: str, size: int, hint: str = LARGER_DISK) -> 
 
 
 def find_file(name: str, source: str) -> Path:
-    """Return the path of a file, if there is one."""
+    """Return the path of a file; raise InputError if it does not exist."""
     path = Path(source).expanduser()
     if not path.is_file():
         raise InputError(f"{name}: no such file: check the path")

@@ -1,4 +1,4 @@
-"""Base classes of the data sources: images and labels that are read when they are needed."""
+"""Base classes of the data sources: images and labels are read on demand."""
 
 import os
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from marginattack.errors import InputError
 from marginattack.sources.common import explain_errors, sha256
 from marginattack.sources.images import ORIGINAL_SIZE, ImageFile, ImageSize, decode, survey
 
-CHUNK = 2**20  # bytes that are read at a time
+CHUNK = 2**20  # bytes read at a time
 ROWS_AT_A_TIME = 64
 
 
@@ -31,13 +31,13 @@ class Options:
     max_gib: float | None = None
     features: str | None = None
     layout: str | None = None
-    raw: bool = False  # values are taken as they are: their bounds are stated
+    raw: bool = False  # values are not pixels: their bounds are stated
 
 
 class Data(ABC):
-    """Inputs of one shape with their labels. Only what ``read`` is asked for is in memory."""
+    """Inputs of one shape with their labels. Only the rows that are read are in memory."""
 
-    labels: Tensor | None = None  # all labels, where they are known without decoding the images
+    labels: Tensor | None = None  # all labels, if they are known without decoding the images
 
     def __init__(
         self, name: str, shape: Sequence[int], classes: list[str] | None, *, names: list[str] | None = None,
@@ -62,14 +62,14 @@ class Data(ABC):
         """Return the SHA-256 of everything that ``read`` depends on."""
 
     def stamp(self) -> str:
-        """Return a digest of the sizes and times of the files when they were opened; empty where they are not known.
+        """Return a digest of the sizes and times of the files when they were opened; empty if they are unknown.
 
-        Data of one stamp on one file system is the same: another process need not hash it again.
+        Data with the same stamp on the same file system are the same: another process need not hash them again.
         """
         return ""
 
     def all_labels(self) -> Tensor:
-        """Return all labels; where only reading the inputs shows them, a few inputs at a time."""
+        """Return all labels; reads the inputs, a few at a time, if there is no other way."""
         if self.labels is not None:
             return self.labels
         rows = range(len(self))
@@ -88,7 +88,7 @@ class ImageItem(NamedTuple):
 
 
 class ImageData(Data):
-    """Images that are decoded one by one: a subclass lists them in ``items``, this class does the rest."""
+    """Images that are decoded one by one. Subclasses implement ``items``."""
 
     kind: ClassVar[str]  # part of the digest
 
@@ -134,7 +134,7 @@ class ImageData(Data):
         return sha256(self.kind, chunks=[self.opened.tobytes()]) if self.opened[:, 1].all() else ""
 
     def _watch(self, rows: Sequence[int]) -> Iterator[ImageItem]:
-        """Yield the images of these rows. A file that is not the one that was first seen is refused after its use."""
+        """Yield the images of these rows; raise InputError, after its use, for a file that has changed."""
         for row, item in zip(rows, self.items(rows), strict=True):
             if isinstance(item.file, Path) and not self.opened[row].any():
                 self.opened[row] = file_stamp(item.file)
@@ -143,7 +143,7 @@ class ImageData(Data):
                 check_unchanged(item.file, (int(self.opened[row, 0]), int(self.opened[row, 1])), self.name)
 
     def _identify(self, item: ImageItem) -> Iterator[bytes]:
-        """Yield all that identifies one image, a bounded number of bytes at a time."""
+        """Yield the bytes that identify one image, in chunks of bounded size."""
         if isinstance(item.file, bytes):
             yield repr((item.label, len(item.file))).encode()
             yield item.file
@@ -159,7 +159,7 @@ class ImageData(Data):
 
 
 def file_stamp(file: Path | int) -> tuple[int, int]:
-    """Return the size of a file and the time of its last change; -1 where it cannot be accessed."""
+    """Return the size of a file and the time of its last change; -1 if it cannot be accessed."""
     try:
         status = os.stat(file)
     except OSError:
@@ -168,15 +168,15 @@ def file_stamp(file: Path | int) -> tuple[int, int]:
 
 
 def check_unchanged(file: Path | int, opened: tuple[int, int], name: str) -> None:
-    """Refuse a file that was changed since it was opened: its digest no longer describes it."""
+    """Raise InputError for a file that was changed since it was opened: its digest no longer describes it."""
     if file_stamp(file) != opened:
         which = f" ({file.name})" if isinstance(file, Path) else ""
-        hint = "restore it and run the same command again, or measure it anew into another --out"
+        hint = "restore it and run the same command again, or measure into another --out"
         raise InputError(f"{name}{which} was changed while it was in use: {hint}")
 
 
 def relative_names(names: Sequence[str]) -> list[str]:
-    """Return names that can be stored: of an absolute path the last part only, and without what UTF-8 cannot say."""
+    """Return names that can be stored: of absolute paths only the last part, with invalid UTF-8 escaped."""
     short = (PurePath(name).name if PurePath(name).is_absolute() else name for name in names)
     return [name.encode(errors="backslashreplace").decode() for name in short]
 

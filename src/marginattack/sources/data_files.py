@@ -30,7 +30,7 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", 
 
 
 def open_npy(source: str, options: Options) -> Data:
-    """Open an .npy file of inputs, whose labels are in a file of their own."""
+    """Open an .npy file of inputs, with the labels in another file."""
     if options.labels is None:
         raise InputError(f"{source}: an .npy file holds no labels: pass --labels FILE.npy or FILE.txt")
     with ExitStack() as stack:
@@ -54,7 +54,7 @@ def open_npy(source: str, options: Options) -> Data:
 
 
 def open_safetensors(source: str, options: Options) -> Data:
-    """Open a .safetensors file with tensors x and y, or of other names."""
+    """Open a .safetensors file with tensors x and y, or with other names."""
     with ExitStack() as stack:
         file = stack.enter_context(find_file(source, source).open("rb"))
         try:
@@ -82,7 +82,7 @@ def _make(source: str, x: StoredArray, labels: NDArray[Any], options: Options) -
 
 
 def _read_tensors_header(file: IO[bytes]) -> tuple[dict[str, Any], int]:
-    """Return what a file says about its tensors, and where their bytes begin."""
+    """Return the header of a file, by name of the tensor, and the offset of their bytes."""
     (length,) = struct.unpack("<Q", file.read(8))
     if length > MAX_TENSORS_HEADER:
         raise ValueError(f"its header has {length} bytes")
@@ -93,7 +93,7 @@ def _read_tensors_header(file: IO[bytes]) -> tuple[dict[str, Any], int]:
 
 
 def _locate(where: str, about: Any, offset: int, file: IO[bytes]) -> StoredArray:
-    """Locate a tensor, if its size agrees with its shape and the file."""
+    """Locate a tensor; raise InputError unless its size agrees with its shape and the file."""
     try:
         kind, shape, (first, last) = about["dtype"], tuple(map(int, about["shape"])), map(int, about["data_offsets"])
     except (TypeError, ValueError, LookupError) as error:

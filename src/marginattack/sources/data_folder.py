@@ -84,7 +84,7 @@ def read_labels(file: Path, images: list[str]) -> Sequence[int]:
 def read_label_list(
     file: Path, n: int, other: str = "not one of .txt, .npy: write one class per line"
 ) -> Sequence[int]:
-    """Read one label per row from a .txt or .npy file; ``other`` is what is wrong with a file of another kind."""
+    """Read one label per row from a .txt or .npy file; ``other`` is the error for files of another kind."""
     if not file.is_file():
         raise InputError(f"--labels {file}: no such file: check the path")
     readers = {".txt": _read_text, ".npy": _read_npy}

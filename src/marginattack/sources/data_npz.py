@@ -84,31 +84,27 @@ class _Archive:
         """Return the arrays of inputs and labels."""
         inputs, labels = options.features or "x", options.labels or "y"
         if not {inputs, labels} <= self.members.keys():
-            names = ", ".join(map(repr, list(self.members)[:8])) or "none"
             hint = "save np.savez(FILE, x=…, y=…), or choose with --features NAME --labels NAME"
-            raise self.error(f"needs arrays {inputs} and {labels}, but has {names}", hint)
+            raise self.error(f"needs arrays {inputs} and {labels}, but has {self.listing()}", hint)
         x, y = self.array(inputs), self.array(labels)
         check_inputs(self.name, x, options)
         check_pairs(self.name, x, y)
         layout = choose_layout(self.name, x.shape, options.layout or self.text("layout"))
         classes = check_labels(self.values(labels), f"{self.name}: {labels}")
-        data = ArrayData(
-            self.name,
-            self.unpack(inputs, x),
-            classes,
-            layout,
-            self.opened,
-            raw=options.raw,
-            names=self.names(len(classes)),
-        )
-        return data.survey()
+        names = self.names(len(classes))
+        x = self.unpack(inputs, x)
+        return ArrayData(self.name, x, classes, layout, self.opened, raw=options.raw, names=names).survey()
+
+    def listing(self) -> str:
+        """The names of the first arrays, for errors."""
+        return ", ".join(map(repr, list(self.members)[:8])) or "none"
 
     def error(self, problem: str, hint: str) -> InputError:
         """Return an error that names the file."""
         return InputError(f"{self.name}: {problem}: {hint}")
 
     def array(self, key: str) -> StoredArray:
-        """Locate an array by its header, if the sizes in the archive agree with it and it is no zip bomb."""
+        """Locate an array by its header; raise InputError if the sizes in the archive differ or for a zip bomb."""
         info = self.members[key]
         member, size = repr(info.filename), info.file_size
         start, shape, fortran, dtype = self.header(info)
@@ -150,7 +146,7 @@ class _Archive:
         return str(np.frombuffer(content, dtype)[0] if content else dtype).lower()[:40]
 
     def names(self, n: int) -> list[str] | None:
-        """Return the names of the inputs, where the archive has an array ``names`` of strings."""
+        """Return the names of the inputs, if the archive has an array ``names`` of strings."""
         if "names" not in self.members:
             return None
         values = self.values("names")
@@ -164,8 +160,7 @@ class _Archive:
     def values(self, key: str) -> NDArray[Any]:
         """Return a whole array."""
         if key not in self.members:
-            names = ", ".join(map(repr, list(self.members)[:8])) or "none"
-            raise self.error(f"no array {key!r}", f"it has {names}")
+            raise self.error(f"no array {key!r}", f"it has {self.listing()}")
         array = self.unpack(key, self.array(key))
         values = array.read(0, array.shape[0])
         if array.file is not self.file:
@@ -173,7 +168,7 @@ class _Archive:
         return values
 
     def unpack(self, key: str, array: StoredArray) -> StoredArray:
-        """Return the array where its rows can be read: in the archive, or unpacked to an unnamed temporary file."""
+        """Make the rows of an array readable: in the archive, or unpacked to an unnamed temporary file."""
         info = self.members[key]
         if info.compress_type == zipfile.ZIP_STORED:
             return array

@@ -25,7 +25,7 @@ from marginattack.sources.data_arrays import (
 from marginattack.sources.data_base import Data, Options, check_labels, file_stamp, relative_names
 from marginattack.storage.parquet import open_parquet
 
-LABEL, NAMES = "label", ("name", "file")  # columns, unless others are chosen
+LABEL, NAMES = "label", ("name", "file")  # default columns
 TABLE_BYTES = 4 * 2**30  # of a file; --max-gib raises it
 BLOCK = 2**24  # bytes of a CSV that are parsed at a time, and the most that a line may have
 ROWS = 2**14  # of a Parquet file that are read at a time
@@ -91,7 +91,7 @@ def open_parquet_table(source: str, options: Options) -> Data:
 
 
 def _choose(source: str, names: Sequence[str], options: Options) -> _Columns:
-    """Choose the columns: those that the options name, or else all but the label and the names of the rows."""
+    """Choose the columns: those that the options name, by default all but the label and the names of the rows."""
     repeated = [name for name in names if list(names).count(name) > 1] if len(set(names)) < len(names) else []
     if repeated:
         raise InputError(f"{source}: {repeated.count(repeated[0])} columns are named {repeated[0]!r}: rename them")
@@ -159,7 +159,7 @@ def _write(source: str, batch: Any, columns: _Columns, first: int, target: IO[by
 
 
 def _read_labels(where: str, parts: list[Any]) -> tuple[Any, list[str] | None]:
-    """Return class indices; of class names their index in alphabetical order, and the names."""
+    """Return class indices; for class names, their index in alphabetical order, and the names."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

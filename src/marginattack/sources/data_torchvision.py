@@ -16,7 +16,7 @@ from marginattack.sources.data_folder import ImageFiles
 from marginattack.sources.images import ImageSize
 
 PICKLED = ("LSUN", "LSUNClass")  # their index is a pickle that torchvision does not verify
-SURVEYED = 256  # images that are decoded before a run starts
+SURVEYED = 256  # images decoded before a run starts
 PAIRS = ("samples", "imgs", "_samples")  # attributes in which torchvision keeps (path, label) of each image,
 LISTS = (("_image_files", "_labels"), ("_images", "_labels"))  # or paths and labels separately
 
@@ -107,7 +107,7 @@ def _parameters(kind: Any) -> set[str]:
 
 
 def _list_files(dataset: Any) -> list[tuple[str, int]] | None:
-    """Return paths and labels where the dataset stores them, which saves decoding; else None."""
+    """Return paths and labels if the dataset stores them, which saves decoding; else None."""
     pairs: Any = None
     for name in PAIRS:
         pairs = getattr(dataset, name, None) or pairs

@@ -1,4 +1,4 @@
-"""What is stated per feature, as ``--bounds``, ``--scale`` and ``--fixed`` write it."""
+"""Values per feature, in the syntax of ``--bounds``, ``--scale`` and ``--fixed``."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,11 +16,11 @@ from marginattack.sources.data_npz import read_array
 BOUNDS = "give LO,HI (also -inf and inf), COLUMN=LO:HI,… or FILE.npz:KEY, an array of shape (2, …)"
 SCALE = "give a positive number, one per feature, COLUMN=NUMBER,… or FILE.npz:KEY"
 FIXED = "name columns, give the numbers of features from 0, or FILE.npz:KEY, a mask"
-MAX_SHOWN = 16  # numbers that are stored in the manifest; of more, a digest
+MAX_SHOWN = 16  # numbers stored in the manifest; for more, their digest
 
 
 def read_bounds(text: str, data: Data, max_gib: float | None = None) -> tuple[Any, Any]:
-    """Read the bounds of each feature: numbers, or one array each. Columns that are not named are unbounded."""
+    """Read lower and upper bounds: two numbers or two arrays. Columns that are not named are unbounded."""
     if ".npz:" in text:
         values = _read_file("--bounds", text, max_gib)
         if values.shape[0] != 2:
@@ -54,11 +54,11 @@ def read_scale(text: str, data: Data, max_gib: float | None = None) -> Any:
 
 
 def read_fixed(text: str, data: Data, max_gib: float | None = None) -> NDArray[np.bool_]:
-    """Read which features stay as they are: columns by name, features by number, or a mask."""
+    """Read which features must not change: columns by name, features by number, or a mask."""
     if ".npz:" in text:
         mask = _read_file("--fixed", text, max_gib)
         if not np.isin(mask, (0, 1)).all():
-            raise InputError(f"--fixed {text} holds other numbers than 0 and 1: save a mask, True where it stays")
+            raise InputError(f"--fixed {text} holds other numbers than 0 and 1: save a mask, True for fixed features")
         return mask.astype(bool)
     fixed = np.zeros(data.shape, dtype=bool)
     if data.features is None and fixed.ndim > 1:
@@ -70,12 +70,12 @@ def read_fixed(text: str, data: Data, max_gib: float | None = None) -> NDArray[n
             fixed[int(name)] = True
         else:
             known = suggest(name, data.features) if data.features else f"features are 0 to {len(fixed) - 1}"
-            raise InputError(f"--fixed {name[:40]!r} is no feature; {known}: {FIXED}")
+            raise InputError(f"--fixed {name[:40]!r} is not a feature; {known}: {FIXED}")
     return fixed
 
 
 def check_inside(data: Data, rows: Tensor, inputs: Tensor, space: Mapping[str, Any]) -> None:
-    """Refuse inputs outside the bounds that are stated; ``rows`` are their numbers. Fixed features may be anywhere."""
+    """Raise InputError for inputs, with numbers ``rows``, outside the bounds. Fixed features may have any value."""
     lo, hi = (torch.as_tensor(bound).to(inputs) for bound in space["bounds"])
     try:
         outside = (inputs < lo) | (inputs > hi)
@@ -92,7 +92,7 @@ def check_inside(data: Data, rows: Tensor, inputs: Tensor, space: Mapping[str, A
 
 
 def describe(values: Any) -> Any:
-    """Return what identifies numbers per feature: themselves, as text, or a digest of many."""
+    """Describe values per feature for the manifest: as text, or by a digest if there are many."""
     array = np.asarray(values, dtype=np.float64)
     if array.size <= MAX_SHOWN:
         return [str(number) for number in array.flatten().tolist()]

@@ -12,7 +12,7 @@ from marginattack.errors import InputError
 
 @runtime_checkable
 class ModelWithBounds(Protocol):
-    """What a Foolbox model is."""
+    """A Foolbox model: callable, with bounds."""
 
     @property
     def bounds(self) -> Any: ...
@@ -21,11 +21,11 @@ class ModelWithBounds(Protocol):
 
 
 class Wrapped(nn.Module):
-    """Another library's wrapper around a network: forward calls the wrapper, its bounds and preprocessing included."""
+    """Another library's wrapper around a network, as a module: forward calls the wrapper with its preprocessing."""
 
     def __init__(self, wrapper: Any, network: nn.Module) -> None:
         super().__init__()
-        self.network = network  # whose mode and device are those of this module
+        self.network = network  # registered, so that its mode and device are those of this module
         self.wrapper = wrapper
 
     def forward(self, images: Tensor) -> Tensor:
@@ -34,10 +34,10 @@ class Wrapped(nn.Module):
 
 
 def unwrap(model: Any, bounds: Bounds | None) -> tuple[Any, Bounds | None]:
-    """A Foolbox model as a module, with its bounds; anything else as it is.
+    """Convert a Foolbox model to a module and its bounds; return anything else unchanged.
 
     Raises:
-        InputError: The Foolbox model is of another framework, or bounds are given that it has already.
+        InputError: The Foolbox model is of another framework, or bounds are given in addition to its own.
     """
     foolbox = sys.modules.get("foolbox")
     if foolbox is None or not isinstance(model, foolbox.models.base.Model):

@@ -20,7 +20,7 @@ FORMATS = ("PNG", "JPEG", "PPM", "BMP", "TIFF", "WEBP", "GIF")  # no EPS: pillow
 GREY_16_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 GREY = ("1", "L", "LA", "La", *GREY_16_BIT)
 COLOUR = ("RGB", "RGBA", "RGBa", "RGBX", "P", "PA", "CMYK", "YCbCr", "HSV")
-MAX_PIXELS = 89_478_485  # of one image: above this pillow warns of a decompression bomb
+MAX_PIXELS = 89_478_485  # per image; above this pillow warns of a decompression bomb
 
 ImageFile = Path | bytes | Any  # a path, the bytes of a file, or an opened pillow image
 
@@ -71,13 +71,13 @@ ORIGINAL_SIZE = ImageSize(None, None)
 
 @contextmanager
 def open_image(file: ImageFile) -> Iterator[Any]:
-    """Open an image without decoding its pixels. Any error, now or while it is used, is an InputError."""
+    """Open an image without decoding its pixels. Errors, now or while it is used, become an InputError."""
     pillow = import_extra("PIL.Image", "images")
     try:
         if isinstance(file, pillow.Image):
             yield file
             return
-        if isinstance(file, Path) and not file.is_file():  # reading a pipe would block for ever
+        if isinstance(file, Path) and not file.is_file():  # reading a pipe would block forever
             raise InputError("not a regular file")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -93,7 +93,7 @@ def open_image(file: ImageFile) -> Iterator[Any]:
 
 
 def is_grey(image: Any) -> bool:
-    """Whether an opened image is grey; other modes than grey and colour are refused."""
+    """Whether an opened image is grey; raise InputError if it is neither grey nor colour."""
     if image.mode not in GREY + COLOUR:
         raise InputError(f"pixels of mode {image.mode} are neither grey nor RGB")
     return image.mode in GREY
@@ -104,7 +104,7 @@ def decode(file: ImageFile, shape: tuple[int, ...], size: ImageSize) -> Tensor:
     channels, height, width = shape
     with open_image(file) as image:
         if not is_grey(image) and channels == 1:
-            raise InputError("it has colours, but the images surveyed before are grey")
+            raise InputError("it is a colour image, but the images checked before are grey")
         if size.output_size(*image.size) != (width, height):
             raise InputError(f"it is {image.width}x{image.height} pixels, which does not fit to {width}x{height}")
         deep = image.mode in GREY_16_BIT

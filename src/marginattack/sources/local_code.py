@@ -1,4 +1,4 @@
-"""Python files of the user: run from their source, recorded, and kept apart from files of the same name elsewhere."""
+"""Python files of the user: executed from source, recorded, and isolated from files of the same name elsewhere."""
 
 import importlib
 import os
@@ -16,11 +16,11 @@ from typing import Any
 SCHEMES = ("stdlib", "platstdlib", "purelib", "platlib")
 INSTALLED = tuple(f"{os.path.realpath(sysconfig.get_path(scheme))}{os.sep}" for scheme in SCHEMES)
 PACKAGE = __name__.partition(".")[0]
-LOCK = threading.RLock()  # the path and the table of modules are those of the process
+LOCK = threading.RLock()  # sys.path and sys.modules belong to the whole process
 
 
 class Recorder(SourceFileLoader):
-    """Runs a module from its source, never from cached bytecode, which may be that of another source."""
+    """Runs a module from its source, never from cached bytecode, which may be outdated."""
 
     def __init__(self, name: str, path: str, contents: dict[str, bytes]) -> None:
         super().__init__(name, path)
@@ -33,7 +33,7 @@ class Recorder(SourceFileLoader):
 
 
 class LocalFinder(MetaPathFinder):
-    """Finds modules as Python does, but only those that are files of the user, and records their content."""
+    """Finds modules as Python does, but only files of the user, and records their content."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}  # by name of the module
@@ -54,8 +54,8 @@ class LocalFinder(MetaPathFinder):
 def import_from(folder: Path) -> Iterator[dict[str, bytes]]:
     """Import from this folder first, as when Python runs a script there; yields the source of every local module.
 
-    Local modules are imported afresh, whatever was imported under their names before, and what was is put back at the
-    end: a second folder with a ``helper.py`` gets its own, and the same files give the same sources, in any process.
+    Local modules are imported anew, and modules imported under the same names before are restored at the end: a second
+    folder with a ``helper.py`` gets its own, and the same files give the same sources, in any process.
     """
     finder, entry = LocalFinder(), str(folder)
     with LOCK:
@@ -80,7 +80,7 @@ def import_from(folder: Path) -> Iterator[dict[str, bytes]]:
 
 
 def compiled_packages() -> set[str]:
-    """Return the packages with compiled parts among those imported: they cannot be imported twice."""
+    """Return the imported packages with compiled parts, which cannot be imported twice."""
     suffixes = tuple(EXTENSION_SUFFIXES)
     loaded = list(sys.modules.items())
     return {

@@ -1,4 +1,4 @@
-"""What the model sources share: their result, reading files and weights, and wrappers for recorded programs."""
+"""Shared by the model sources: their result, reading files and weights, and wrappers for exported programs."""
 
 import io
 import zipfile
@@ -32,7 +32,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """What a source returns: the module, and what its metadata says about it."""
+    """What a source returns: the module and its metadata."""
 
     module: nn.Module
     content: str = ""  # identifies what was read or run besides the weights: SHA-256 of a file, or a name
@@ -45,7 +45,7 @@ class LoadedModel:
 
 
 def find_file(path: str) -> Path:
-    """Return the path of a model file, if there is one."""
+    """Return the path of a model file; raise InputError if it does not exist."""
     file = Path(path)
     if file.is_dir():
         raise InputError(f"{path} is a folder: pass the model's file, or hf:{path} for a transformers model")
@@ -55,9 +55,9 @@ def find_file(path: str) -> Path:
 
 
 def read_file(path: str, options: ModelOptions, *, runs_code: str = "") -> bytes:
-    """Read a model file once, so that the bytes that are checked and hashed are those that are loaded.
+    """Read a model file once, so that the same bytes are checked, hashed and loaded.
 
-    A file whose loading runs code, described by ``runs_code``, is read only if the user trusts it.
+    If loading it runs code, described by ``runs_code``, it is read only with ``trust_pickle``.
     """
     file = find_file(path)
     if runs_code and not options.trust_pickle:
@@ -104,7 +104,7 @@ class LogitsOnly(nn.Module):
 
 
 def extract_logits(output: Any) -> Any:
-    """Return the logits in a model's output. Unknown types are returned unchanged, for the classifier to refuse."""
+    """Return the logits in a model's output. Unknown types are returned unchanged; the classifier rejects them."""
     if isinstance(output, Mapping) and "logits" in output:
         return output["logits"]
     if hasattr(output, "logits"):
@@ -118,7 +118,7 @@ class AnyBatch(nn.Module):
     """A program that was recorded for ``min_batch`` to ``max_batch`` inputs, as a model for any number of inputs.
 
     Larger batches are split. Smaller ones are padded with copies of their first input, and the padding is removed.
-    ``shape`` is the shape of one input, with None where any size is possible.
+    ``shape`` is the shape of one input, with None for sides of any size.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class AnyBatch(nn.Module):
         self.shape, self.min_batch, self.max_batch = shape, min_batch, max_batch
 
     def train(self, mode: bool = True) -> "AnyBatch":
-        """Set the flags only: a recorded program keeps its mode, and its modules refuse to be switched."""
+        """Set only the flags: a recorded program keeps its mode, and its modules raise an error if switched."""
         for module in self.modules():
             module.training = mode
         return self
@@ -167,8 +167,8 @@ def load_program(padded: AnyBatch, probe: Tensor, name: str, **about: Any) -> Lo
 def _lift_limits(padded: AnyBatch, probe: Tensor) -> AnyBatch:
     """Return the program without limits on the batch if it gives every input the logits of the padded program.
 
-    Most networks that were recorded for one batch size treat rows independently. Those that have the batch size in a
-    shape fail or differ on this probe of several inputs, and stay padded.
+    Most networks that were recorded for one batch size treat rows independently. Networks with a hard-coded batch size
+    fail or differ on this probe of several inputs, and stay padded.
     """
     free = AnyBatch(padded.model, padded.shape)
     with torch.no_grad():
@@ -187,7 +187,7 @@ def almost_equal(logits: Tensor, expected: Tensor) -> bool:
 
 
 def _check_gradient(module: nn.Module, probe: Tensor, name: str) -> None:
-    """Refuse a program that returns no logits, or whose logits do not depend differentiably on its input."""
+    """Raise InputError for a program that returns no logits, or logits without a gradient with respect to its input."""
     images = probe.clone().requires_grad_()
     with explain_errors(f"{name} fails on a random input of shape {tuple(probe.shape)}"), torch.enable_grad():
         logits = module(images)

@@ -39,7 +39,7 @@ def open_torchvision(source: str, options: ModelOptions) -> LoadedModel:
     weights = available["DEFAULT" if is_file else weights_name or "DEFAULT"]
     hint = OFFLINE.format(f"torchvision:{name}")
     with explain_errors(f"cannot get the weights of torchvision:{name}", hint), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some constructors announce a change of their initial weights
+        warnings.simplefilter("ignore")  # some constructors warn of a change of their initial weights
         module = models.get_model(name, weights=None if is_file else weights)
     if is_file:
         load_weights(module, weights_name, options)
@@ -88,7 +88,7 @@ def open_hf(source: str, options: ModelOptions) -> LoadedModel:
     local = Path(name).is_dir()
     if not local and (name.startswith(("/", ".", "~")) or name.count("/") > 1):
         raise InputError(f"no folder {name}: pass hf: with a name on the hub or a folder made by save_pretrained")
-    hint = "it must be an image classifier with safetensors weights and no code of its own"
+    hint = "it must be an image classifier with safetensors weights and without custom code"
     hint += "" if local else "; check the name and the connection, or pass a local folder"
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
@@ -171,7 +171,7 @@ def hf_image_size(settings: dict[str, Any]) -> ImageSize | None:
 
 
 def _side(size: Any) -> int | None:
-    """Return one number of pixels, however the metadata write a size."""
+    """Return one number of pixels from any form in which metadata write a size."""
     if isinstance(size, dict):
         sides = [size[key] for key in ("shortest_edge", "height", "width") if size.get(key)]
         return int(min(sides)) if sides else None

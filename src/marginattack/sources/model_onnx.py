@@ -16,7 +16,7 @@ from marginattack.sources.model_base import AnyBatch, LoadedModel, ModelOptions,
 from marginattack.sources.onnx_graphs import OPSET, ends_with_softmax, lower, strip_softmax
 
 DTYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64, "tensor(float16)": torch.float16}
-USUAL_SIDES = (32, 224, 28)  # pixels, tried where the graph leaves a side free
+USUAL_SIDES = (32, 224, 28)  # pixels, tried if the graph leaves a side free
 EXTERNAL_BYTES = 2**31  # as much as one protobuf can hold
 VALUE_BYTES = 2**28  # of one array that the graph declares; --max-gib raises it
 USE_CODE = "pass file.py:factory"
@@ -74,7 +74,7 @@ def _load_external(helper: Any, proto: Any, path: str, options: ModelOptions) ->
 
 
 def _check_values(onnx: Any, proto: Any, path: str, options: ModelOptions) -> None:
-    """Refuse a graph that states an array, such as a constant or the input, which would fill the memory."""
+    """Raise InputError for a graph with an array, such as a constant or the input, that would fill the memory."""
     graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
     for value in [*graph.input, *graph.value_info, *graph.output]:
         kind = value.type.tensor_type
@@ -96,7 +96,7 @@ def _only_input(session: Any, path: str) -> tuple[str, list[Any], torch.dtype]:
 
 
 def _convert(onnx: Any, onnx2torch: Any, proto: Any, path: str, opset: int) -> Any:
-    """Convert a graph as it is, or else in an opset that onnx2torch reads."""
+    """Convert a graph, if necessary after lowering it to an opset that onnx2torch reads."""
     try:
         return onnx2torch.convert(_rename(proto))
     except Exception as error:
@@ -106,7 +106,7 @@ def _convert(onnx: Any, onnx2torch: Any, proto: Any, path: str, opset: int) -> A
     except Exception as error:
         operator = re.search(r"operation_type='(\w+)'", str(error)) or re.search(r"operation_type='(\w+)'", str(first))
         why = f"unknown operator {operator[1]}" if operator else describe(error)
-        hint = f"opset {opset} was used, and was tried as opset {OPSET} too: export it without that, or {USE_CODE}"
+        hint = f"neither opset {opset} nor a conversion to opset {OPSET} works: export it without that, or {USE_CODE}"
         raise InputError(f"onnx2torch cannot convert {path}: {why}; {hint}") from error
 
 
@@ -136,7 +136,7 @@ def _find_probe(
 
 
 def _compare(module: AnyBatch, reference: Callable[[Tensor], Tensor], images: Tensor, path: str) -> None:
-    """Refuse a conversion that gives other logits than onnxruntime."""
+    """Raise InputError if the converted model gives other logits than onnxruntime."""
     expected = reference(images)
     with explain_errors(f"{path} runs in onnxruntime, but not after conversion by onnx2torch"), torch.no_grad():
         logits = module(images)

@@ -1,8 +1,8 @@
 """Programs saved by torch.export (.pt2), used for any batch size. Loading one runs the code in it.
 
 torch.export.load unpickles what a configuration marks as pickled, loads shared libraries, evaluates expressions of
-shapes and guards as Python, and looks operators up by any attribute of torch. To check for all this beforehand is to
-follow torch's private format version by version, and torch can be kept from unpickling only for the whole process, not
+shapes and guards as Python, and looks up operators by any attribute of torch. Checking all this beforehand would mean
+following torch's private format version by version, and unpickling can only be disabled for the whole process, not
 for one thread. So a program is loaded only with ``trust_pickle``.
 """
 
@@ -18,7 +18,7 @@ from marginattack.errors import InputError
 from marginattack.sources.common import explain_errors, sha256
 from marginattack.sources.model_base import AnyBatch, LoadedModel, ModelOptions, load_program, read_file
 
-LOADING = threading.Lock()  # torch's reader keeps its state in globals
+LOADING = threading.Lock()  # torch's reader has global state
 
 
 def open_pt2(source: str, options: ModelOptions) -> LoadedModel:
@@ -40,7 +40,7 @@ def open_pt2(source: str, options: ModelOptions) -> LoadedModel:
 
 
 def _move(program: Any, device: str) -> Any:
-    """Move the program to the device; programs on the CPU are left as they are."""
+    """Move the program to the device, unless it is on the CPU already."""
     if {tensor.device for tensor in program.state_dict.values()} <= {torch.device(device)} and device == "cpu":
         return program
     from torch.export.passes import move_to_device_pass
@@ -64,7 +64,7 @@ def _example_input(program: Any) -> Any:
 
 
 def _input_limits(program: Any, path: str) -> tuple[tuple[int | None, ...], int, int | None]:
-    """Return the shape of one input, None where it is free, and the smallest and largest batch."""
+    """Return the shape of one input, None for free sides, and the smallest and largest batch."""
     names = program.graph_signature.user_inputs
     if len(names) != 1 or not isinstance(names[0], str):
         raise InputError(f"{path} takes {len(names)} inputs: export a program that takes only the images")
@@ -83,7 +83,7 @@ def _input_limits(program: Any, path: str) -> tuple[tuple[int | None, ...], int,
 
 
 def _example_side(program: Any, axis: int) -> int:
-    """Return a size for a free side: that of the example that the program was exported with."""
+    """Return a size for a free side: that of the example input of the export, or 32."""
     try:
         return int(program.example_inputs[0][0].shape[axis + 1])
     except (TypeError, IndexError, AttributeError):

@@ -21,7 +21,7 @@ from marginattack.sources.model_base import USE_FACTORY, LoadedModel, ModelOptio
 
 
 def open_factory(source: str, options: ModelOptions) -> LoadedModel:
-    """Execute ``file.py:factory`` or ``pkg.mod:factory`` and take the module that the factory returns."""
+    """Execute ``file.py:factory`` or ``pkg.mod:factory`` and use the module that the factory returns."""
     location, _, name = source.rpartition(":")
     is_file = location.endswith(".py")
     folder = find_file(location).resolve().parent if is_file else Path.cwd()
@@ -45,7 +45,7 @@ def open_factory(source: str, options: ModelOptions) -> LoadedModel:
 
 
 def _run_file(path: str, options: ModelOptions) -> tuple[types.ModuleType, bytes]:
-    """Run a Python file as a module: the bytes that run are those that are hashed, without cached bytecode."""
+    """Run a Python file as a module, without cached bytecode: the same bytes are run and hashed."""
     content = read_file(path, options)
     file = os.path.abspath(path)
     stem = re.sub(r"[^0-9A-Za-z]", "_", Path(path).stem)
@@ -73,9 +73,9 @@ def _import_module(name: str) -> tuple[types.ModuleType, bytes]:
 
 
 def open_pickle(source: str, options: ModelOptions) -> LoadedModel:
-    """Unpickle a module, only if the user trusts the file: unpickling runs the code in it.
+    """Unpickle a module, only with ``trust_pickle``: unpickling runs the code in it.
 
-    Its classes are those of installed packages and of Python files in the working folder, which run too.
+    Its classes come from installed packages and from Python files in the working folder, which run too.
     """
     content = read_file(source, options, runs_code="a pickle")
     hint = f"its classes were searched in {Path.cwd()} and the installed packages; run it there, or {USE_FACTORY}"
@@ -84,7 +84,7 @@ def open_pickle(source: str, options: ModelOptions) -> LoadedModel:
         explain_errors(f"cannot unpickle {source}", hint),
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore")  # torch announces that TorchScript archives are deprecated
+        warnings.simplefilter("ignore")  # torch warns that TorchScript archives are deprecated
         module = torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
     if not isinstance(module, nn.Module):
         what = "a state_dict: weights without a network" if isinstance(module, dict) else type(module).__name__
@@ -99,6 +99,6 @@ def _digests(sources: dict[str, bytes]) -> list[bytes]:
 
 
 def refuse_safetensors(path: str) -> None:
-    """Weights alone are not a model."""
+    """Raise InputError: weights alone are not a model."""
     find_file(path)
     raise InputError(f"{path} holds weights without a network; {USE_FACTORY}, or pass timm:NAME@{path}")

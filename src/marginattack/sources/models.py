@@ -80,7 +80,7 @@ def open_model(
         The module and what is known about it.
 
     Raises:
-        InputError: The source is in no known form or cannot be opened, or an option is invalid.
+        InputError: The source has an unknown form or cannot be opened, or an option is invalid.
         MissingDependencyError: An optional package is not installed.
 
     Example:

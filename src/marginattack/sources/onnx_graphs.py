@@ -1,7 +1,6 @@
-"""ONNX graphs rewritten before their conversion: to an opset that onnx2torch reads, and without a last Softmax.
+"""Rewriting of ONNX graphs before conversion: to an opset that onnx2torch reads, and without a final Softmax.
 
-Whether a rewritten graph means the same is not decided here: the model that is made of it is compared with what
-onnxruntime makes of the file.
+The rewriting is not verified here: the converted model is compared with onnxruntime's results on the original file.
 """
 
 import re
@@ -11,7 +10,7 @@ from marginattack.errors import InputError
 from marginattack.sources.common import import_extra
 
 OPSET = 17  # the newest that onnx2torch reads
-PARKED = "marginattack.parked"  # a domain of operators that the version converter passes by
+PARKED = "marginattack.parked"  # a domain of operators that the version converter skips
 MAX_ROUNDS = 16
 NO_ADAPTER = re.compile(r"No Adapter (?:To|From) Version \D?\d+ for (\w+)")
 
@@ -19,12 +18,12 @@ NO_ADAPTER = re.compile(r"No Adapter (?:To|From) Version \D?\d+ for (\w+)")
 def lower(onnx: Any, proto: Any) -> Any:
     """Return the graph in an opset that onnx2torch reads, in operators that it knows.
 
-    Operators that it does not know, such as Gelu, are replaced by their definitions in the ONNX standard. Those that
-    the version converter cannot convert, such as Resize, are kept: most changes of an operator are new options.
+    Operators that it does not know, such as Gelu, are replaced by their definitions in the ONNX standard. Operators
+    that the version converter cannot convert, such as Resize, are kept: most new versions only add options.
     """
     proto = _expand_functions(onnx, proto)
     for node in proto.graph.node:
-        if node.op_type == "Reshape":  # allowzero, which torch writes always, matters for empty arrays alone
+        if node.op_type == "Reshape":  # allowzero, which torch always writes, matters only for empty arrays
             kept = [attribute for attribute in node.attribute if attribute.name != "allowzero"]
             del node.attribute[:]
             node.attribute.extend(kept)
@@ -47,7 +46,7 @@ def lower(onnx: Any, proto: Any) -> Any:
 
 
 def _expand_functions(onnx: Any, proto: Any) -> Any:
-    """Replace operators that onnx2torch does not know by their definitions, as long as there are some."""
+    """Replace operators that onnx2torch does not know by their definitions, repeatedly."""
     inliner = import_extra("onnx.inliner", "onnx")
     for _ in range(MAX_ROUNDS):
         names = {node.op_type for node in proto.graph.node if node.domain in ("", "ai.onnx")}
@@ -62,7 +61,7 @@ def _expand_functions(onnx: Any, proto: Any) -> Any:
 
 
 def _is_known(onnx: Any, name: str) -> bool:
-    """Whether onnx2torch converts an operator in the opset that graphs are brought to."""
+    """Whether onnx2torch converts an operator of opset ``OPSET``."""
     registry = import_extra("onnx2torch.node_converters.registry", "onnx")
     try:
         registry.get_converter(name, onnx.defs.get_schema(name, OPSET, "").since_version, "")
@@ -77,7 +76,7 @@ def ends_with_softmax(proto: Any) -> bool:
 
 
 def strip_softmax(proto: Any, path: str) -> None:
-    """Remove a last Softmax in place, so that the graph returns its logits."""
+    """Remove the final Softmax in place, so that the graph returns its logits."""
     last = _find_softmax(proto)
     if last is None:
         kinds = [node.op_type for node in proto.graph.node if set(node.output) & {o.name for o in proto.graph.output}]
@@ -93,7 +92,7 @@ def strip_softmax(proto: Any, path: str) -> None:
 
 
 def _find_softmax(proto: Any) -> Any:
-    """The Softmax over the classes whose result is the only output of a graph, if there is one."""
+    """The Softmax over the classes that computes the only output of a graph, if there is one."""
     outputs = [output.name for output in proto.graph.output]
     for node in proto.graph.node:
         if node.op_type == "Softmax" and list(node.output) == outputs:

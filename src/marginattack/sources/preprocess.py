@@ -18,11 +18,11 @@ NORMALIZATIONS: dict[str, Statistics] = {
 
 
 class Preprocess(nn.Module):
-    """A model for pixels in [0, 1] as they are stored: it resizes, crops and normalises them first.
+    """A model for stored pixels in [0, 1]: it resizes, crops and normalises them first.
 
     The shorter side is resized to ``resize`` pixels (bilinear, antialiased), the central ``crop`` × ``crop`` pixels are
-    cropped, and (x − mean) / std follows, per channel or with one number for all. Gradients flow through all three,
-    so that distances are those between the given pixels, not between the model's inputs.
+    cropped and normalised, (x − mean) / std, per channel or with one number for all. Gradients flow through all three,
+    so that distances are between stored pixels, not between the model's inputs.
     """
 
     mean: Tensor | None
@@ -47,7 +47,7 @@ class Preprocess(nn.Module):
 
     @property
     def input_slope(self) -> float | None:
-        """The Lipschitz constant of what comes before the model; None where images are resized."""
+        """The Lipschitz constant of the preprocessing; None if images are resized."""
         if self.size.resize is not None:
             return None
         return 1.0 if self.std is None else float(1 / self.std.double().min())
@@ -96,7 +96,7 @@ def parse_normalize(text: str) -> Statistics | None:
     if not valid:
         raise InputError(f"--normalize is {text!r}: {hint}")
     if len(mean) != len(std) and 1 not in (len(mean), len(std)):
-        raise InputError(f"--normalize is {text!r}: {len(mean)} means and {len(std)} deviations do not pair up")
+        raise InputError(f"--normalize is {text!r}: {len(mean)} means and {len(std)} deviations: {hint}")
     if min(std) <= 0:
         raise InputError(f"--normalize is {text!r}: the deviation {min(std):g} is not positive; {hint}")
     channels = max(len(mean), len(std))

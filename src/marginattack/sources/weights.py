@@ -1,4 +1,4 @@
-"""Weights of the bundled networks: in the package, in a folder of the user, or downloaded once from the releases."""
+"""Weights of the bundled networks: from the package, from a folder of the user, or downloaded once from a release."""
 
 import os
 from importlib.resources import files
@@ -16,7 +16,7 @@ FOLDER = "MARGINATTACK_ZOO"  # environment variable: a folder with the files of 
 
 
 def load_weights(name: str, digest: str) -> dict[str, Tensor]:
-    """Read ``NAME.safetensors``, whose SHA-256 digest must be the given one, as float32."""
+    """Read ``NAME.safetensors`` as float32 and check its SHA-256 digest."""
     from safetensors.torch import load
 
     path = _find(f"{name}.safetensors", digest)
@@ -27,7 +27,7 @@ def load_weights(name: str, digest: str) -> dict[str, Tensor]:
 
 
 def _find(file: str, digest: str) -> Path:
-    """The file in the package, in the user's folder or in torch's cache, into which it is downloaded if need be."""
+    """The path in the package, the user's folder or torch's cache; downloads the file to the cache if necessary."""
     cache = Path(torch.hub.get_dir()) / "checkpoints"
     for folder in (PACKAGED, Path(os.environ.get(FOLDER) or PACKAGED), cache):
         if (folder / file).is_file():

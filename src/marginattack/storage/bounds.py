@@ -1,8 +1,8 @@
-"""Bounds in a run folder: one file per shard beside its margins, and both read as one.
+"""Bounds in a run folder: one file per shard, read together with its margins.
 
-A bounds file names the digest of the margins that it belongs to. The manifest records what bounds were computed with
-and the digest of each file. Bounds of other settings are refined: the better of both is kept. Where a solver or another
-seed found a nearer adversarial point than the attack, the file holds the point, and readers see its distance.
+A bounds file records the digest of its margins. The manifest records the settings of the bounds and the digest of each
+file. Bounds of other settings are refined: the better of both is kept. If a solver or another seed found a nearer
+adversarial point than the attack, the file holds the point, and readers see its distance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,23 +15,16 @@ from torch import Tensor
 from marginattack.errors import InputError
 from marginattack.storage import contract
 from marginattack.storage.files import make_folder
-from marginattack.storage.parquet import (
-    make_column,
-    open_parquet,
-    read_column,
-    read_metadata,
-    read_table,
-    write_table,
-)
+from marginattack.storage.parquet import make_column, open_parquet, read_column, read_metadata, read_table, write_table
 from marginattack.storage.run_folder import Part, RunFolder, numeric_columns
 
 KIND = "bounds"
 AGAIN = "delete it and run `marginattack bound` again"
-UNBOUNDED = {"lower": 0.0, "kkt": float("nan"), "spread": float("nan")}  # columns of Margins, where there are no bounds
+UNBOUNDED = {"lower": 0.0, "kkt": float("nan"), "spread": float("nan")}  # columns of Margins without bounds
 
 
 def begin_bounds(folder: RunFolder, settings: dict[str, Any]) -> None:
-    """Check the bounds that are there; the manifest records the settings, and which of them those bounds have met."""
+    """Check existing bounds; record in the manifest the settings, and which files already have bounds of them."""
     kept, done = {}, set(folder.list_shards(KIND))
     for shard, part in done:
         about = read_metadata(_read(folder, part, shard))
@@ -53,7 +46,7 @@ def pending_bounds(folder: RunFolder) -> list[tuple[int, Part]]:
 
 
 def open_bounds(folder: RunFolder, settings: dict[str, Any]) -> list[tuple[int, Part]]:
-    """The finished shards without bounds of these settings, in order: those of others are refined."""
+    """The finished shards without bounds of these settings, in order; bounds of other settings are refined."""
     found = pending_bounds(folder)
     for shard, part in folder.list_shards(KIND):
         with open_parquet(folder.file(KIND, part, shard)) as file:
@@ -82,7 +75,7 @@ def commit_bounds(
 
 
 def join_bounds(folder: RunFolder, part: Part, shard: int, margins: Any) -> Any:
-    """The margins of a shard with the columns of its bounds and the nearest distances; as they are without bounds."""
+    """The margins of a shard with the columns of its bounds, if any, and the nearest distances."""
     if not folder.manifest.get(KIND):
         return margins
     recorded = folder.manifest[KIND].get("digests", {}).get(part.name, [])[shard : shard + 1]
@@ -103,7 +96,7 @@ def join_bounds(folder: RunFolder, part: Part, shard: int, margins: Any) -> Any:
 
 
 def join_refined(folder: RunFolder, part: Part, shard: int, margins: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """The margins of a shard with the bounds that are there to be refined, if any, and the settings of those."""
+    """The margins of a shard with the bounds to be refined, if any, and the settings of these bounds."""
     if not folder.file(KIND, part, shard).exists():
         return margins, []
     table = _read(folder, part, shard, margins)
@@ -122,7 +115,7 @@ def _join(margins: Any, table: Any) -> Any:
 
 
 def _met(about: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings with which the bounds of a file were computed, the first ones first."""
+    """The settings with which the bounds of a file were computed, in order."""
     return [*about.get("earlier", []), about["settings"]]
 
 
@@ -140,7 +133,7 @@ def nearest_images(
 
 
 def read_part(folder: RunFolder, part: Part) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The columns and adversarial images of a part with its bounds, and the settings that it was measured with."""
+    """The columns and images of a part with its bounds, and the settings that it was measured with."""
     tables = {shard: table for shard, _, table in folder.read_all([part])}
     images = [nearest_images(folder, part, shard, margins=table) for shard, table in tables.items()]
     joined = [join_bounds(folder, part, shard, table) for shard, table in tables.items()]

@@ -1,4 +1,4 @@
-"""What a stored shard must be: these samples, in this order, of this part of this run, with possible values."""
+"""Checks of a stored shard: its columns, samples and order, the run and part it belongs to, and the range of values."""
 
 from collections.abc import Iterable, Mapping
 from math import prod
@@ -9,7 +9,7 @@ import numpy as np
 from marginattack.storage.manifest import DIGESTS_SINCE, Part, Shards, read_order
 from marginattack.storage.parquet import digest_json, read_metadata
 
-# the columns of a margins file and their types; distance_255 exists with --lattice 255, name where samples have names
+# the columns of a margins file and their types; distance_255 exists with --lattice 255, name if samples have names
 COLUMNS = {
     "id": "int64",  # the row in the data source
     "name": "string",  # its file name, relative to the data source
@@ -30,7 +30,7 @@ COLUMNS = {
     "distance_255": "float64",  # of the image that is adversarial at 8 bits
 }
 
-# the columns of a bounds file, one row per row of the margins; it also holds the points that are nearer than theirs
+# the columns of a bounds file, one row per row of the margins; it also holds points nearer than those of the margins
 BOUNDS = {
     "id": "int64",
     "lower": "float64",  # certified: no adversarial point is nearer; 0: nothing is certified
@@ -51,7 +51,7 @@ MAX_CLASS = 2**20  # larger numbers are damage; readers allocate by class
 
 
 def stamp(manifest: Mapping[str, Any], part: Part, shard: int) -> dict[str, Any]:
-    """What the metadata of a shard's files say about where they belong."""
+    """The metadata that tie a file to its run, part and shard."""
     return {"format": manifest["format"], "run": digest_json(manifest["identity"]), "part": part.name, "shard": shard}
 
 
@@ -70,7 +70,7 @@ def find_misplaced(about: Mapping[str, Any], stamped: Mapping[str, Any]) -> str 
 
 
 def find_broken(manifest: Mapping[str, Any], part: Part, shard: int, table: Any) -> str | None:
-    """Which promise the margins of a shard break; None if they keep all."""
+    """What is wrong with the margins of a shard; None if nothing is."""
     absent = {"distance_255": not manifest["identity"]["lattice"], "name": not manifest["data"].get("names")}
     columns = {name: kind for name, kind in COLUMNS.items() if not absent.get(name)}
     if problem := find_wrong_column(table, columns):
@@ -163,7 +163,7 @@ def _find_wrong_samples(identity: Any, rows: range, values: Mapping[str, Any], a
 
 
 def _find_wrong_value(identity: Any, values: Mapping[str, Any]) -> str | None:
-    """Look for values that no measurement gives."""
+    """Find the first value that is outside its possible range."""
     values = {**values, "forwards + backwards": values["forwards"] + values["backwards"]}
     classes = dict.fromkeys(("label", "prediction", "adversarial_label"), (0, MAX_CLASS))
     allowed: dict[str, tuple[float, float]] = classes | {

@@ -1,7 +1,7 @@
-"""Atomic writes: a reader finds all of a file or none of it.
+"""Atomic writes: a reader sees a complete file or none.
 
-A local file is written under a temporary name, flushed to disk and renamed. An object store shows an object once all of
-it has arrived, so its content is completed in a temporary file and then uploaded.
+A local file is written under a temporary name, flushed to disk and renamed. An object appears in a store only when its
+upload is complete, so its content is written to a temporary file first and then uploaded.
 """
 
 import errno
@@ -47,7 +47,7 @@ def make_folder(folder: StoragePath) -> None:
 
 
 def remove_temporary_files(folder: StoragePath) -> None:
-    """Delete what interrupted writes of JSON and Parquet files left behind."""
+    """Delete temporary files of interrupted writes of JSON and Parquet files."""
     if not is_remote(folder):
         for kind in ("parquet", "json"):
             for temporary in folder.rglob(f".*.{kind}.*.tmp"):
@@ -60,7 +60,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Flush the names that a folder lists to disk; Windows cannot open folders."""
+    """Flush the entries of a folder to disk; Windows cannot open folders."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

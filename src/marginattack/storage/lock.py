@@ -1,11 +1,11 @@
 """One writer per run folder.
 
-A local folder is locked by the kernel (``flock``), which ends with its process: the driver of a run holds ``.lock``
-alone, and its workers share ``.workers``, so that a new driver waits until the workers of one that died have ended. On
+A local folder is locked with ``flock``, which the kernel releases when the process ends: the driver of a run holds
+``.lock`` exclusively, and its workers share ``.workers``, so that a new driver waits for the workers of a dead one. On
 an object store the lock is the object ``.lock``, created only if it does not exist (a conditional write) and renewed
-every ``RENEW`` seconds by its owner. One that has not been renewed for ``STALE`` seconds belongs to a process that
-died, and is replaced. Either names its owner, and who writes checks the name first (``Lease.check``): a process that
-slept while another took over writes nothing more.
+every ``RENEW`` seconds by its owner. A lock that was not renewed for ``STALE`` seconds belongs to a dead process and is
+replaced. Both kinds name their owner, which writers check first (``Lease.check``): a process that was suspended while
+another took over writes nothing more.
 """
 
 import errno
@@ -37,7 +37,7 @@ class Lease:
     owner: str
 
     def check(self) -> None:
-        """Refuse to write once another process has taken over."""
+        """Raise InputError if another process has taken over."""
         if not _is_owner(self.folder / ".lock", self.owner):
             raise InputError(f"{self.folder} was taken over by another process: leave it to that process")
 
@@ -104,7 +104,7 @@ def _try_lock(file: IO[str]) -> bool:
 
 
 def _open_lock(path: Path) -> IO[str]:
-    """Open a file of our own, never one that a link leads to."""
+    """Open or create a lock file; raise InputError if it is a link."""
     file = None
     try:
         file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")  # noqa: SIM115
@@ -131,13 +131,13 @@ def _lock_object(folder: StoragePath, owner: str) -> Iterator[None]:
     finally:
         released.set()
         renewal.join()
-        with suppress(Exception):  # a store that cannot be reached: the lock expires
+        with suppress(Exception):  # if the store cannot be reached, the lock expires
             if _is_owner(lock, owner):
                 lock.unlink()
 
 
 def _acquire(lock: Any, owner: str) -> None:
-    """Create the lock object; if it exists, wait until it is released or stale, and refuse once it is renewed."""
+    """Create the lock object. If it exists, wait until it is released or stale; raise InputError if it is renewed."""
     seen, deadline = None, time.monotonic() + STALE
     while not _create(lock, owner):
         current = _read(lock)
@@ -155,7 +155,7 @@ def _acquire(lock: Any, owner: str) -> None:
 
 
 def _create(lock: Any, owner: str) -> bool:
-    """Write the lock object unless it exists; whether it was written."""
+    """Write the lock object unless it exists; return whether it was written."""
     try:
         lock.fs.pipe_file(lock.path, owner.encode(), mode="create")
     except FileExistsError:
@@ -175,11 +175,11 @@ def _is_owner(lock: Any, owner: str) -> bool:
 
 
 def _renew(lock: Any, owner: str, released: threading.Event) -> None:
-    """Change the lock object every few seconds until it is released, or was taken over while this process slept."""
+    """Renew the lock object every few seconds until it is released or another process has taken over."""
     for count in itertools.count(1):
         if released.wait(RENEW):
             return
-        with suppress(Exception):  # a store that cannot be reached may be back the next time
+        with suppress(Exception):  # the store may be reachable again the next time
             if not _is_owner(lock, owner):
                 return
             lock.fs.pipe_file(lock.path, f"{owner}\n{count}".encode())

@@ -1,6 +1,6 @@
 """The manifest of a run: what was measured, with what, where and when, and the digests of the files.
 
-Everything that results depend on is its ``identity``; the rest of the manifest must agree with it.
+Its ``identity`` is everything that results depend on; the rest of the manifest must agree with it.
 """
 
 import json
@@ -71,7 +71,7 @@ def read_order(identity: Mapping[str, Any], positions: range) -> np.ndarray:
 
 
 def read_manifest(path: StoragePath) -> dict[str, Any]:
-    """The manifest of a run folder under the present names, whichever readable format it has."""
+    """Read the manifest of a run folder in any readable format, with the present names."""
     try:
         manifest = json.loads((path / "manifest.json").read_text())
         if not isinstance(manifest, dict):
@@ -91,7 +91,7 @@ def read_manifest(path: StoragePath) -> dict[str, Any]:
 
 
 def write_manifest(path: StoragePath, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest with its digest, which ends it."""
+    """Write the manifest with its digest at the end."""
     content = {name: value for name, value in manifest.items() if name != "digest"}
     write_json(path / "manifest.json", {**content, "digest": digest_json(content)})
 
@@ -103,7 +103,7 @@ def write_json(path: StoragePath, content: Any) -> None:
 
 
 def _check(path: StoragePath, manifest: dict[str, Any]) -> None:
-    """Refuse a manifest with a missing or wrong field, one that contradicts itself, and one that was edited."""
+    """Raise InputError for a manifest with a missing or wrong field, that is inconsistent, or that was edited."""
     from marginattack.storage.schema import MANIFEST, find_problem
 
     file = path / "manifest.json"

@@ -1,7 +1,7 @@
 """Tensors in Parquet files: one row per sample, images as flat lists, everything else as JSON in the metadata.
 
-The metadata hold a digest of each row group and one of the metadata themselves, which stands for the whole file:
-whoever records it recognises the file, and readers of some row groups check just these.
+The metadata hold a digest of each row group and a digest of the metadata, which identifies the whole file. Readers of
+some row groups check only those.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ def write_table(path: StoragePath, table: Any, about: Mapping[str, Any], rows_pe
     content = {**about, "groups": groups}
     digest = digest_json(content)
     text = json.dumps({**content, "digest": digest})
-    # Floats of images have no use for statistics, and for dictionaries only where they stem from 8 bits.
+    # Statistics of image floats are useless, and dictionaries help only if the floats stem from 8 bits.
     plain = [field.name for field in table.schema if not pa.types.is_fixed_size_list(field.type)]
     dictionary = [*plain, *(["original.list.element"] if "original" in table.column_names else [])]
     with write_atomically(path) as file:
@@ -79,9 +79,9 @@ def open_parquet(path: StoragePath) -> Any:
 
 
 def read_table(path: StoragePath, *, hint: str, positions: Sequence[int] | None = None) -> Any:
-    """A file whose rows match their digests, or the rows at some positions; ``hint`` says what to do if they do not.
+    """Read a file, or the rows at some positions, and check the digests; ``hint`` says what to do if they differ.
 
-    Columns have their present names. Files of older formats have no digests.
+    Columns of older formats get their present names. Files of older formats have no digests.
     """
     import pyarrow as pa
 
@@ -104,24 +104,24 @@ def read_table(path: StoragePath, *, hint: str, positions: Sequence[int] | None 
 
 
 def read_metadata(table: Any) -> dict[str, Any]:
-    """What ``write_table`` stored beside the columns of a table or schema; empty where nothing was."""
+    """The metadata that ``write_table`` stored with a table or schema; empty if there are none."""
     schema = getattr(table, "schema", table)
     try:
         about = json.loads((schema.metadata or {}).get(METADATA.encode(), "{}"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"its metadata are no JSON: {one_line(error)}") from None
+        raise ValueError(f"its metadata are not JSON: {one_line(error)}") from None
     if not isinstance(about, dict):
         raise ValueError("its metadata are not a JSON object")
     return about
 
 
 def digest_bytes(content: bytes) -> str:
-    """128 bits of SHA-256, which is the fastest of the usual digests on current processors."""
+    """The first 128 bits of SHA-256, which current processors compute fastest."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
 def digest_json(tree: Any) -> str:
-    """A digest of what JSON keeps of a tree."""
+    """A digest of nested values that JSON can store."""
     return digest_bytes(json.dumps(tree, sort_keys=True).encode())
 
 

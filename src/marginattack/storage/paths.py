@@ -18,7 +18,7 @@ USE_ENVIRONMENT = "write s3://bucket/folder and set endpoints and keys in the en
 
 
 def parse_path(path: str | StoragePath) -> StoragePath:
-    """Convert a local path, a ``file:`` URL or an address such as ``s3://bucket/folder``; a UPath passes unchanged."""
+    """Convert a local path, a ``file:`` URL or a URL such as ``s3://bucket/folder``; a UPath is returned unchanged."""
     if not isinstance(path, str | os.PathLike):
         return path
     text = os.fspath(path)
@@ -36,7 +36,7 @@ def parse_path(path: str | StoragePath) -> StoragePath:
 
 
 def refuse_keys(text: str) -> None:
-    """Refuse an address with keys, since addresses are printed and stored."""
+    """Raise InputError for an address with keys, since addresses are printed and stored."""
     scheme, separator, _ = text.partition(":/")
     if separator and redact(text) != text:
         raise InputError(f"an address with a user name, key or query ({scheme}://…) is refused: {USE_ENVIRONMENT}")
@@ -57,6 +57,6 @@ def _connect(address: str) -> StoragePath:
     except ImportError as error:
         hint = "pip install 'marginattack[cloud]'"
         raise InputError(f"{address} needs the extra 'cloud' ({describe(error)}): {hint}") from None
-    except Exception as error:  # each store's client library has error classes of its own
+    except Exception as error:  # each client library has its own error classes
         raise InputError(f"{address} cannot be reached ({describe(error)}): check its keys and endpoint") from None
     return path

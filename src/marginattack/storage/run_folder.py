@@ -4,15 +4,15 @@
     RUN/findings.json                                  what the diagnosis found
     RUN/margins/<attack>-<norm>/part-00000.parquet     one row per sample, numbers only
     RUN/images/<attack>-<norm>/part-00000.parquet      the inputs and their adversarial images
-    RUN/bounds/<attack>-<norm>/part-00000.parquet      the other side of the margins, where asked for (``bounds.py``)
+    RUN/bounds/<attack>-<norm>/part-00000.parquet      lower bounds of the margins, if requested (``bounds.py``)
     RUN/traces.parquet                                 each query of the attacks on a few samples
 
-A shard is finished once its margins file exists; its images are written first. File names are deterministic, so that a
-shard that is computed twice replaces its file by the same content.
+A shard is finished once its margins file exists; its images are written first. File names are deterministic: a shard
+that is computed twice replaces its file with the same content.
 
 Digests form a chain: the manifest records the digest of each margins file, which records that of its images; the rows
 of both have digests in their own metadata (``parquet.py``). A shard that the manifest does not record yet, because its
-session was killed, must match its own digest and, like every shard that is read, keep the contract (``contract.py``).
+session was killed, must match its own digest and, like every shard, pass the checks of ``contract.py``.
 """
 
 import json
@@ -35,7 +35,7 @@ from marginattack.storage.manifest import Part as Part
 from marginattack.storage.parquet import digest_bytes, make_column, read_column, read_metadata, read_table, write_table
 from marginattack.storage.paths import StoragePath, parse_path
 
-PIXELS_PER_GROUP = 2**22  # of a row group of images, which is what a reader of one image loads
+PIXELS_PER_GROUP = 2**22  # of images: reading one image loads its row group
 SHARDS = "margins/*/part-*.parquet"
 KINDS = ("margins", "images")
 FILES = ("findings.json", "traces.parquet")  # written again by each session
@@ -43,7 +43,7 @@ AGAIN = "delete it and run the same `measure` command again"
 
 
 class RunFolder:
-    """A run folder on disk or on an object store. Writers must hold its lease; anybody may read at any time."""
+    """A run folder on disk or on an object store. Writers must hold its lease; readers need no lock."""
 
     def __init__(self, path: str | StoragePath, lease: Lease | None = None) -> None:
         self.path, self.lease = parse_path(path), lease
@@ -55,7 +55,7 @@ class RunFolder:
     def create_or_resume(
         cls, path: str | StoragePath, identity: dict[str, Any], about: dict[str, Any], lease: Lease | None = None
     ) -> "RunFolder":
-        """Start a run, or resume the run of the same identity that is there. Call it with the lease held.
+        """Start a run, or resume an existing one with the same identity. The caller must hold the lease.
 
         ``identity`` is everything that the results depend on, ``about`` the rest of the manifest of a new run.
         """
@@ -68,14 +68,14 @@ class RunFolder:
 
     @classmethod
     def begun(cls, path: str | StoragePath) -> "RunFolder | None":
-        """The run at this path if it has a finished shard, so that it can only be resumed."""
+        """The run at this path if it has a finished shard, and so can only be resumed; else None."""
         path = parse_path(path)
         run = cls(path) if (path / "manifest.json").exists() else None
         return run if run is not None and any(path.glob(SHARDS)) else None
 
     @classmethod
     def check_compatible(cls, path: str | StoragePath, identity: dict[str, Any]) -> None:
-        """Refuse a folder with results of other settings, of an older format, or with files that are not a run."""
+        """Raise InputError for a folder with results of other settings or of an older format, or with other files."""
         path = parse_path(path)
         if (path / "manifest.json").exists():
             begun = cls.begun(path)
@@ -121,7 +121,7 @@ class RunFolder:
         return +Counter({part.name: len(self.shards) - finished[part] for part in self.parts})
 
     def lost(self, present: Iterable[tuple[int, Part]]) -> list[tuple[int, Part]]:
-        """The shards that the manifest records as finished, but that are not among these."""
+        """The shards that the manifest records as finished but that are not present."""
         digests, present = self.manifest.get("digests", {}), set(present)
         recorded = (
             (shard, part) for part in self.parts for shard, each in enumerate(digests.get(part.name, [])) if each
@@ -129,20 +129,20 @@ class RunFolder:
         return [each for each in recorded if each not in present]
 
     def list_shards(self, kind: str) -> list[tuple[int, Part]]:
-        """The shards with a file of this kind, in order; files that belong to no shard are refused."""
+        """The shards with a file of this kind, in order; raises InputError for files that belong to no shard."""
         parts, found = {part.name: i for i, part in enumerate(self.parts)}, []
         for file in self.path.glob(f"{kind}/*/part-*.parquet"):
             number, part = re.fullmatch(r"part-(\d{5,12})\.parquet", file.name), parts.get(file.parent.name)
             shard = int(number[1]) if number else -1
             if part is None or not 0 <= shard < len(self.shards) or file.name != f"part-{shard:05d}.parquet":
-                raise InputError(f"{file} is no shard of this run: move it out of the folder")
+                raise InputError(f"{file} is not a shard of this run: move it out of the folder")
             found.append((shard, part))
         return [(shard, self.parts[part]) for shard, part in sorted(found)]
 
     def commit(
         self, part: Part, shard: int, columns: Mapping[str, Any], images: Mapping[str, Tensor], about: Mapping[str, Any]
     ) -> None:
-        """Write a shard: its images, then its margins, which make it count."""
+        """Write a shard: its images, then its margins, which mark it as finished."""
         import pyarrow as pa
 
         self.check_current()
@@ -159,7 +159,7 @@ class RunFolder:
         write_table(self.file("margins", part, shard), table, {**stamped, "images": digest, **about})
 
     def check_current(self) -> None:
-        """Refuse to write if another process took over: one that was cut off or slept may come back to that."""
+        """Raise InputError if another process took over while this one was suspended or cut off."""
         if self.lease is not None:
             self.lease.check()
         content = (self.path / "manifest.json").read_bytes()
@@ -186,7 +186,7 @@ class RunFolder:
         return table
 
     def read_all(self, parts: Sequence[Part] | None = None) -> Iterator[tuple[int, Part, Any]]:
-        """Every finished shard with its margins, one at a time; refuses a folder from which some were lost."""
+        """Yield every finished shard with its margins; raises InputError if some were lost."""
         present = self.list_shards("margins")
         for shard, part in self.lost(present):
             hint = "copy the complete run folder, or run the same `measure` command again"
@@ -216,7 +216,7 @@ class RunFolder:
     def images(
         self, part: Part, shard: int, positions: Sequence[int] | None = None, *, margins: Any = None
     ) -> dict[str, Tensor]:
-        """The ids, inputs and adversarial images of a shard, or of some of its rows; ``margins`` if they were read."""
+        """The ids, inputs and adversarial images of a shard, or some of its rows; pass ``margins`` if already read."""
         path, margins = self.file("images", part, shard), self.read(part, shard) if margins is None else margins
         if not path.exists():
             raise InputError(
@@ -242,7 +242,7 @@ class RunFolder:
         )
 
     def names(self, part: Part) -> dict[str, Any]:
-        """The ``names`` of the samples of a part and of the ``classes``, where they are known."""
+        """The ``names`` of the samples of a part, and the names of the ``classes``, if they are known."""
         data, found = self.manifest["data"], dict[str, Any]()
         if data.get("names"):
             found["names"] = tuple(self.table(["name"], part).column("name").to_pylist())
@@ -263,7 +263,7 @@ class RunFolder:
             write_table(self.path / "traces.parquet", pa.concat_tables(tables), {"format": FORMAT})
 
     def traces(self) -> Any:
-        """What ``save_traces`` stored, as a pyarrow Table; None where nothing was."""
+        """The stored traces as a pyarrow Table; None if there are none."""
         file = self.path / "traces.parquet"
         self._check_file(file)
         if not file.exists():
@@ -292,7 +292,7 @@ class RunFolder:
         return findings
 
     def _check_file(self, file: StoragePath) -> None:
-        """Refuse a file that is not the one that the manifest records."""
+        """Raise InputError if a file is not the one that the manifest records."""
         recorded = self.manifest.get("files", {}).get(file.name)
         if recorded is not None and recorded != (digest_bytes(file.read_bytes()) if file.exists() else ""):
             raise InputError(
@@ -304,7 +304,7 @@ class RunFolder:
         write_json(self.path / "findings.json", list(findings))
 
     def begin_session(self) -> None:
-        """Check every finished shard, and forget what the manifest records of files that will be written again."""
+        """Check every finished shard, and drop manifest entries of files that will be written again."""
         finished = self.finished()
         for shard, part in finished:
             self.read(part, shard)
@@ -337,7 +337,7 @@ def numeric_columns(table: Any) -> dict[str, Tensor]:
 
 
 def now() -> str:
-    """The time, for a manifest."""
+    """The present time, as manifests record it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -345,7 +345,7 @@ def differences(before: Any, after: Any) -> str:
     """Describe which settings differ; empty if none does."""
     old, new = _flatten(before), _flatten(after)
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    names = {"search": "precision"}  # which the format calls by its former name
+    names = {"search": "precision"}  # the format keeps the former name
     shown = "; ".join(
         f"{names.get(name, name)} was {_shorten(old.get(name))}, is {_shorten(new.get(name))}" for name in changed[:3]
     )

@@ -1,4 +1,4 @@
-"""Checks by accuracy: whether the model does clearly better with other preprocessing or other labels."""
+"""Checks by accuracy: whether the model is clearly better with other preprocessing or other labels."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,15 +17,15 @@ MIN_IMAGES_FOR_ORDER = 50  # for a verdict on the order of the classes
 SCREENED = 48  # images on which an alternative is tried before all of them
 GAIN = 0.10  # by how much an alternative must be better
 GAIN_OF_LABELS = 0.2
-MIN_ACCURACY = 0.3  # of an alternative: an improvement from nothing to a little is chance
-TIE = 0.02  # alternatives within this of the best are named with it
-SIGNIFICANCE = 1e-3  # of an improvement; some fifteen alternatives are tried
+MIN_ACCURACY = 0.3  # of an alternative: a low accuracy may be chance
+TIE = 0.02  # alternatives within this of the best are reported too
+SIGNIFICANCE = 1e-3  # of an improvement; about fifteen alternatives are tried
 
 USUAL = {"mnist": ((0.1307,), (0.3081,)), **NORMALIZATIONS, "0.5/0.5": ((0.5,), (0.5,))}  # means and deviations
 
 
 class Alternative(NamedTuple):
-    """Another way to feed a model: the cause that it would show, its description, and how."""
+    """Another preprocessing of the inputs: the cause that it would reveal, its description, module and transform."""
 
     code: str
     description: str
@@ -34,7 +34,7 @@ class Alternative(NamedTuple):
 
 
 def alternatives(module: nn.Module, bare: nn.Module | None, preprocessing: Any, x: Tensor) -> Iterator[Alternative]:
-    """Yield all ways to feed these images that are tried, the likelier causes first."""
+    """Yield all alternatives that are tried, the likelier causes first."""
     ours = bare is not None and bool(preprocessing) and preprocessing.get("mean") is not None
     core = module if bare is None else bare
     if ours:
@@ -75,7 +75,7 @@ def check_labels(labels: Tensor, classes: int) -> Iterator[Finding]:
 def check_preprocessing(
     runner: ModelRunner, logits: Tensor, labels: Tensor, bare: nn.Module | None, preprocessing: Any
 ) -> list[Finding]:
-    """Report the alternative that the model does best with, if that is clearly better than what it is given."""
+    """Report the alternative with the highest accuracy, if it is clearly better than the present preprocessing."""
     n, correct = len(labels), logits.argmax(1) == labels
     if n < MIN_IMAGES or _mean(correct) > 1 - GAIN:
         return []
@@ -109,7 +109,7 @@ def _classify(runner: ModelRunner, other: Alternative, labels: Tensor, n: int) -
 
 
 def is_clearly_better(other: Tensor, correct: Tensor, gain: float = GAIN) -> bool:
-    """Whether the other answers are correct more often, by this gain and by McNemar's exact test."""
+    """Whether the other predictions are correct more often, by this gain and by McNemar's exact test."""
     won, lost = int((other & ~correct).sum()), int((correct & ~other).sum())
     return won - lost >= gain * len(correct) and _tail_probability(won, won + lost, 0.5) < SIGNIFICANCE
 
@@ -158,7 +158,8 @@ def check_expected_accuracy(logits: Tensor, labels: Tensor, expected: float | No
         seen = f"accuracy {hits / n:.1%}, expected {expected:.1%}"
         yield make_finding("accuracy-below-expected", seen, n - hits, n, grade=grade)
     elif n < MIN_IMAGES and hits <= n / 2:
-        seen = f"accuracy {hits / n:.1%} on {n} samples, too few to tell why: {MIN_IMAGES} are needed, 50 for labels"
+        needed = f"{MIN_IMAGES} are needed, {MIN_IMAGES_FOR_ORDER} for labels"
+        seen = f"accuracy {hits / n:.1%} on {n} samples, too few to find the cause: {needed}"
         yield make_finding("too-few-samples", seen, n - hits, n)
 
 

@@ -13,13 +13,13 @@ Columns: TypeAlias = Mapping[str, Any]
 
 # Attacks within a fixed radius, along one path or with a fixed number of pixels may find nothing.
 MAY_FAIL = {"fgsm", "bim", "pgd", "daa", "logit-difference", "one-pixel", "apgd", "square"}
-# Attacks that end at their first adversarial point: it is found in the last tenth of the passes by design.
+# Attacks that end at their first adversarial point find it in the last tenth of the passes by design.
 ENDS_AT_FIRST = {"deepfool", "jsma"}
-# MarginAttack's steps shrink until its end, where it also settles on the boundary: on three healthy networks up to 17 %
+# MarginAttack's steps shrink until its end, when it also settles on the boundary: on three normal networks up to 17 %
 # of the samples gain 2 % in the last tenth of the default's passes, and up to 98 % with a quarter of the passes.
 LATE_GAIN, LATE_SHARE = 0.02, 0.2
 CONTRADICTION = 0.01  # by how much a margin in a smaller norm must exceed that in a larger one
-MANY_REJECTED = 0.10  # the share of rejected rows from which they are grave
+MANY_REJECTED = 0.10  # a larger share of rejected rows is grave
 TINY = 1e-6  # a margin, in pixels of [0, 1], that rounding alone may cross
 MIN_ROWS = 8
 NORM_ORDER = ("linf", "l2", "l1")
@@ -45,10 +45,10 @@ def check_results(columns: Columns) -> list[Finding]:
 
 @dataclass
 class _Attacked:
-    """What is kept of the rows on which one attack under one norm had something to do."""
+    """Statistics of the rows that one attack under one norm attacked."""
 
     rows: int = 0
-    missed: int = 0  # without an adversarial point, in spite of some passes
+    missed: int = 0  # without an adversarial point, despite some passes
     idle: int = 0  # without an adversarial point and without a pass
     solved: int = 0
     gains: list[Any] = field(default_factory=list)  # of distances that fell substantially in the last tenth
@@ -56,7 +56,7 @@ class _Attacked:
 
 
 class ResultChecks:
-    """Checks rows that arrive in portions, and keeps numbers only. Rows of one input belong into one portion."""
+    """Checks rows in chunks, and keeps only statistics. All rows of an input must be in the same chunk."""
 
     def __init__(self) -> None:
         self.rows = self.correct = self.rejected = self.inconsistent = self.out_of_order = self.ordered = 0
@@ -132,13 +132,13 @@ class ResultChecks:
 
 
 def _attacked(columns: Columns) -> Any:
-    """Whether the attack had something to do: the input is classified correctly, or not yet as the target."""
+    """Whether each row was attacked: the input is classified correctly, or not yet as the target."""
     prediction, target = columns["prediction"], columns["target"]
     return np.where(target >= 0, prediction != target, prediction == columns["label"])
 
 
 def may_fail(name: str) -> bool:
-    """Whether an attack searches within a radius, or too little to always find something; NAME@EPS is external."""
+    """Whether an attack may find nothing, since it searches within a radius (as NAME@EPS does) or too little."""
     return "@" in name or _attack_of(name) in MAY_FAIL
 
 
@@ -166,7 +166,7 @@ def _add_attacked(kept: _Attacked, name: str, rows: Columns) -> None:
 
 
 def _judge_success(name: str, kept: _Attacked) -> Iterator[Finding]:
-    """Report attacks without a radius that failed, and inputs that cost no pass. Rejected rows are reported apart."""
+    """Report attacks without a radius that failed, and inputs without a pass. Rejected rows are reported separately."""
     if kept.missed and not may_fail(name):
         share = 1 - kept.missed / kept.rows
         seen = f"{name} found an adversarial point for {share:.1%} of the inputs, at any distance"

@@ -49,9 +49,9 @@ def examine(
     expect_accuracy: float | None = None,
     randomized: bool = False,
 ) -> Examination:
-    """Check a model for what makes margins meaningless or too large.
+    """Check a model for problems that make margins meaningless or too large.
 
-    The model is left as it was, and whatever it raises becomes a finding.
+    The model is restored afterwards; its exceptions become findings.
 
     Args:
         module: The model, for pixels in [0, 1].
@@ -61,7 +61,7 @@ def examine(
         was_training: Whether the model was loaded in train mode.
         preprocessing: That normalisation, with "mean" and "std" (None if there is none).
         expect_accuracy: The accuracy that the model should have, 0 to 1.
-        randomized: Whether the model is meant to be random: that, and what follows from it, is then no finding.
+        randomized: Whether the model is intended to be random, so that randomness is not a finding.
 
     Returns:
         The findings, the most important first, and the accuracy.
@@ -76,7 +76,7 @@ def examine(
     classifier = Classifier(module)
     runner = ModelRunner(module, x, dtype=classifier.dtype, device=classifier.device)
     was_training = was_training or (module.training and _depends_on_mode(module))
-    with seeded(0, classifier.device), ExitStack() as stack:  # silent: the checks find what a model warns of
+    with seeded(0, classifier.device), ExitStack() as stack:
         try:
             stack.enter_context(frozen_eval(module, classifier.device))
             if bare is not None:
@@ -92,15 +92,15 @@ def examine(
             findings, correct = _check_logits(runner, y.to(classifier.device), bare, preprocessing, expect_accuracy)
     if was_training:
         findings.append(make_finding("train-mode", "the model was passed in train mode", n, n))
-    meant = ("random", "stays-in-train-mode") if randomized else ()
-    told = [finding for finding in prioritise(findings) if finding.code not in meant]
-    return Examination(findings=told, samples=n, correct=correct)
+    intended = ("random", "stays-in-train-mode") if randomized else ()
+    reported = [finding for finding in prioritise(findings) if finding.code not in intended]
+    return Examination(findings=reported, samples=n, correct=correct)
 
 
 def _check_logits(
     runner: ModelRunner, labels: Tensor, bare: nn.Module | None, preprocessing: Any, expect_accuracy: float | None
 ) -> tuple[list[Finding], int | None]:
-    """Run all checks on a model that returns logits, as far as it runs; and count the correct predictions."""
+    """Run all checks on a model that returns logits, until it fails; also count the correct predictions."""
     findings: list[Finding] = []
     correct = None
     try:
@@ -134,7 +134,7 @@ def _check_gradients(runner: ModelRunner, logits: Tensor, known: set[str]) -> li
     findings = list(gradients.check_gradients(runner, logits))
     if layers:
         n = len(runner.images)
-        effect, grade = (findings[0].seen, findings[0].grade) if findings else ("gradients are right", "note")
+        effect, grade = (findings[0].seen, findings[0].grade) if findings else ("gradients are correct", "note")
         seen = f"quantised layers {', '.join(layers)}; {effect}"
         findings.append(make_finding("quantised-layers", seen, n, n, grade=grade))
     return findings

@@ -1,11 +1,11 @@
-r"""probe: a small decision-based attack. Where it comes nearer than the gradient attack, gradients are misleading.
+r"""probe: a small decision-based attack. If it comes nearer than the gradient attack, gradients are misleading.
 
 .. math:: \min_x \|x - x_0\| \quad \text{s.t.} \quad \arg\max_i l_i(x) \ne y, \; x \in [lo, hi]^d
 
 It starts from the nearest images of other classes, noise, corners of the box, greys and the gradient attack's own
 point. Bisection moves each start into smaller and smaller balls around x₀. From the nearest one a random walk proposes
-points in a smaller ball, and keeps those that are still adversarial (Brendel, Rauber, Bethge 2018). All norms share
-this; they differ in ``Norm.onto_ball``.
+points in a smaller ball, and keeps those that are still adversarial (Brendel, Rauber, Bethge 2018). Norms differ only
+in ``Norm.onto_ball``.
 """
 
 from typing import Any
@@ -25,14 +25,14 @@ SAMPLES = 32
 NEIGHBOURS, NOISES, CORNERS, GREYS = 6, 3, 2, 5  # starts
 COARSE, FINE = 7, 10  # halvings of every start, and of the nearest one
 PROPOSALS = 250
-NEARER = 0.99  # the share of the gradient attack's distance below which it is beaten
-TOLERATED = 0.05  # the share of samples on which any attack may have bad luck
+NEARER = 0.99  # times the gradient attack's distance: a nearer point beats it
+TOLERATED = 0.05  # share of samples on which it may be beaten by chance
 
 
 def probe(session: Session, batch: Batch, adversarial: Any, distance: Any, norm: Norm, *, seed: int) -> Finding | None:
     """Return a finding if an attack without gradients comes nearer than ``distance`` on some of the first inputs.
 
-    It costs some 400 forwards of up to 32 inputs.
+    It costs about 400 forwards of up to 32 inputs.
     """
     x, y = batch.images, batch.labels
     distance, point = torch.as_tensor(distance).double(), torch.as_tensor(adversarial)
@@ -78,17 +78,17 @@ class RandomWalk:
         return self.session.predict(points.unflatten(1, self.shape)) != y
 
     def uniform(self) -> Points:
-        """Return numbers in [0, 1), which depend on the seed and the sample but not on the batch."""
+        """Return uniform numbers in [0, 1) that depend on the seed and the sample but not on the batch."""
         self.draws += 1
         return uniform(self.ids, self.x0.shape[1], seed=self.seed, draw=torch.tensor(self.draws), like=self.x0)
 
     def in_box(self, share: Points) -> Points:
-        """Return points at these shares of the box's width; an unbounded side counts as that of the unit box."""
+        """Return points at these fractions of the box's width; unbounded sides are replaced by finite ones."""
         lo, hi = self.lo.clamp(min=-1e3).nan_to_num(0), self.hi.clamp(max=1e3).nan_to_num(1)
         return lo + (hi - lo) * share
 
     def start(self, adversarial: Points, exists: Mask) -> None:
-        """Bisect many starts, among them the attack's point where it exists, and take the nearest."""
+        """Bisect many starts, including the attack's point if it exists, and keep the nearest."""
         starts = [self.in_box(self.uniform()) for _ in range(NOISES)]
         starts += [self.in_box((self.uniform() < 0.5).to(self.x0)) for _ in range(CORNERS)]
         starts += [self.in_box(torch.full_like(self.x0, k / (GREYS - 1))) for k in range(GREYS)]
@@ -103,7 +103,7 @@ class RandomWalk:
         self.best, self.size = self.bisect(points[nearest], self.x0, self.y, FINE)
 
     def neighbours(self) -> list[Points]:
-        """Return for each sample the nearest others of another class; itself where there are fewer."""
+        """Return for each sample the nearest samples of another class; itself if there are too few."""
         if len(self.x0) == 1:
             return []
         size = torch.cat([self.norm.size(self.x0 - other) for other in self.x0], 1)
@@ -112,7 +112,7 @@ class RandomWalk:
         return list(self.x0[torch.where(torch.isfinite(size), row, own)[:, :NEIGHBOURS]].unbind(1))
 
     def bisect(self, points: Points, centre: Points, y: Labels, halvings: int) -> tuple[Points, Scalars]:
-        """Move points towards their centres as far as they stay adversarial; the size is inf where they never are."""
+        """Move points towards their centres while they stay adversarial; the size of others is infinite."""
         good = self.is_adversarial(points, y)
         far = self.norm.size(points - centre)
         near, best = torch.zeros_like(far), points

@@ -25,7 +25,7 @@ class Finding:
 
 
 class Cause(NamedTuple):
-    """What all findings with this cause have in common."""
+    """The grade, meaning and advice of all findings with one cause."""
 
     grade: str
     meaning: str
@@ -93,7 +93,7 @@ CAUSES: dict[str, Cause] = {
     "detached": Cause("grave", "No gradient flows from the logits to the input. " + _STUCK,
         "Remove detach(), no_grad(), .data, numpy or item() between input and logits."),
     "sigmoid-outputs": Cause("warning",
-        "The predicted classes are right, but where a sigmoid saturates gradients vanish and outputs tie at "
+        "The predicted classes are correct, but where a sigmoid saturates, gradients vanish and outputs tie at "
         "0 or 1: margins may be too large.", "Return the input of the last sigmoid."),
     "saturated": Cause("grave", "Activations are so saturated that their gradient rounds to zero. " + _STUCK,
         "Measure a float64 copy, undo the scale in front of the activation, or use decision-based attacks."),
@@ -121,7 +121,7 @@ CAUSES: dict[str, Cause] = {
         "Nothing, unless results must be bitwise identical."),
     "shards-lost": Cause("note",
         "Their margins were recorded in manifest.json; they were measured again.",
-        "Find out who deletes or moves files of this folder, unless you did."),
+        "Find out what deletes or moves files of this folder, unless you did."),
     "train-mode": Cause("note", "Margins are measured in eval mode, without dropout and with running statistics.",
         "No action needed if the model is used in eval mode; call eval() to silence this note."),
     # After a run
@@ -186,7 +186,7 @@ def make_finding(code: str, seen: str, samples: int, of: int, *, grade: str | No
 
 
 def prioritise(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that no other one explains, the gravest and most telling first."""
+    """Return the findings that no other one explains, the gravest and most informative first."""
     findings = list(findings)
     explained = {code for finding in findings if finding.grade != "note" for code in EXPLAINS.get(finding.code, ())}
     rank = list(CAUSES)

@@ -1,9 +1,9 @@
-"""Checks of the gradients: whether they exist, whether they are right, and if not, what kind of function the model is.
+"""Checks of the gradients: whether they exist and are correct, and if not, what kind of function the model is.
 
 Gradients are compared with central differences in float64, at steps so small that they rarely cross a kink of a
 piecewise linear network, and at points slightly off the images: at the images themselves, black backgrounds put every
-pooling and every clamp at a kink. Where gradients fail, the margin is followed along a line to its largest change:
-under bisection a jump keeps its size, a steep slope vanishes.
+pooling and every clamp at a kink. If gradients fail, the largest change of the margin along a line is bisected: a jump
+keeps its size, a steep slope vanishes.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from marginattack.core.losses import CROSS_ENTROPY
 SAMPLES = 32
 COMPARED, COMPARED_LARGE = 12, 4  # samples for finite differences; large images cost time
 LARGE = 10_000  # numbers per image
-RANDOM_DIRECTIONS = 2  # besides that of the gradient
+RANDOM_DIRECTIONS = 2  # in addition to the gradient
 FLAT = 1e4  # the margin is flat if its tangent reaches zero only this many box widths away
 
 
 class Comparison(NamedTuple):
-    """How gradients compare with central differences, one entry per sample."""
+    """Gradients compared with central differences, one entry per sample."""
 
     agree: Tensor
     constant: Tensor  # the margin does not change at all at the smallest steps
@@ -70,13 +70,13 @@ def check_gradients(runner: ModelRunner, logits: Tensor) -> Iterator[Finding]:
 
 
 def compare(runner: ModelRunner, x: Tensor, label: Tensor) -> Comparison | None:
-    """Compare gradients with central differences near the images, in float64 where the model can."""
+    """Compare gradients with central differences near the images, in float64 if the model supports it."""
     copy, fine = runner.float64, None
     if copy is not None:
         fine = _compare_at(copy, x.double(), label, [1e-5, 1e-6, 1e-7], "median", 0.1)
     if fine is not None and not fine.fails():
         return fine
-    # In the model's own precision too: a model that rounds to float32 inside is not a step function.
+    # In the model's own precision too: a model that rounds to float32 internally is not a step function.
     coarse = _compare_at(runner, x, label, [1e-1, 3e-2, 1e-2, 3e-3], "min", 0.25)
     if fine is None or coarse is None:
         return coarse if fine is None else fine
@@ -117,7 +117,7 @@ def _compare_at(
 def _explain_flat(
     runner: ModelRunner, x: Tensor, label: Tensor, flat: Tensor, g: Tensor, comparison: Comparison
 ) -> Finding:
-    """Say why gradients vanish on some samples: steps, saturation, or a wrong backward."""
+    """Explain why gradients vanish on some samples: steps, saturation, or a wrong backward."""
     n, number = len(x), int(flat.sum())
     exact = int((g[flat] == 0).all(1).sum())
     grade = "grave" if number >= n / 2 else "warning"
@@ -135,7 +135,7 @@ def _explain_flat(
 
 
 def _explain_wrong(runner: ModelRunner, x: Tensor, label: Tensor, comparison: Comparison) -> Finding:
-    """Say why gradients are wrong: straight-through estimates of steps, or another mistake."""
+    """Explain why gradients are wrong: straight-through estimates of steps, or another error."""
     bad = ~comparison.agree
     number, n = int(bad.sum()), len(x)
     if float(comparison.constant[bad].double().mean()) > 0.5 and _follow_change(runner, x[bad], label[bad])[0]:
@@ -173,9 +173,9 @@ def _follow_change(runner: ModelRunner, x: Tensor, label: Tensor) -> tuple[bool,
 
 
 def _largest_change(runner: ModelRunner, x: Tensor, label: Tensor, pieces: int = 32) -> tuple[Tensor, Tensor]:
-    """Return the change of the margin over a tiny and a far tinier piece of the line to noise, where it is largest.
+    """Return the largest change of the margin over a tiny and a far tinier piece of the line to noise.
 
-    Bisection follows the larger change; of many small jumps, as of rounded pixels, one remains.
+    Bisection follows the larger change; of many small jumps, such as of rounded pixels, one remains.
     """
     copy = runner.float64
     coarse_at, fine_at = (6, 12) if copy is None else (20, 34)  # halvings

@@ -1,4 +1,4 @@
-"""ModelRunner: runs the model under diagnosis, so that its errors become one line and it is left unchanged."""
+"""ModelRunner: runs the model under diagnosis, with one-line errors, and leaves it unchanged."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -50,7 +50,7 @@ class ModelRunner:
         return float(torch.finfo(self.images.dtype).eps)
 
     def call(self, x: Tensor, module: nn.Module | None = None) -> Any:
-        """Return whatever the model, or another one, returns for x."""
+        """Return the output of the model, or of another one, for x."""
         try:
             return (self.module if module is None else module)(x)
         except Exception as error:
@@ -104,7 +104,7 @@ class ModelRunner:
 
     @cached_property
     def float64(self) -> "ModelRunner | None":
-        """A float64 copy with the same logits, which finite differences need; None if there is none."""
+        """A float64 copy with the same logits, for finite differences; None if it cannot be made."""
         if sum(parameter.numel() for parameter in self.module.parameters()) > MAX_COPIED:
             return None
         try:
@@ -125,7 +125,7 @@ class ModelRunner:
         return flat.reshape(rows, *self.images.shape[1:])
 
     def discontinuous_operators(self) -> tuple[list[str], bool]:
-        """Return the operators of a forward that jump, and whether one comes before the first layer with weights."""
+        """Return the discontinuous operators of a forward, and whether one precedes the first layer with weights."""
         try:
             with torch.no_grad(), _OperatorLog() as log:
                 self.module(self.images[:1].clone())

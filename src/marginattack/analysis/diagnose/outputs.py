@@ -1,4 +1,4 @@
-"""Checks of the outputs: their shape and values, and whether the model is a function of its input."""
+"""Checks of the outputs: shape, values, and whether they are a function of the input."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +14,7 @@ from marginattack.errors import describe
 
 
 def check_structure(runner: ModelRunner) -> list[Finding]:
-    """Return what makes all further checks pointless: no logits at all."""
+    """Report a model that returns no logits, which makes all further checks impossible."""
     x = runner.images[:8]
     n = len(x)
     try:
@@ -30,7 +30,7 @@ def check_structure(runner: ModelRunner) -> list[Finding]:
 
 
 def _explain_failure(runner: ModelRunner, x: Tensor, error: Exception) -> Finding:
-    """Say why a forward without gradients failed: the model needs gradients, or it is broken."""
+    """Explain why a forward without gradients failed: the model needs gradients, or it is broken."""
     with torch.enable_grad(), count_autograd_calls() as engine, suppress(Exception):
         runner.module(x.clone().requires_grad_())
         if engine.call_count:

@@ -16,10 +16,7 @@ EXTERNAL_ATTACKS: dict[str, ExternalAttack] = {
 
 # Libraries that cannot be installed with what they require: adv-lib's visdom cannot be built with a recent setuptools,
 # torchattacks needs a version of requests from 2021. Their attacks use neither.
-NO_DEPENDENCIES = {
-    "advlib": "--no-deps adv-lib==0.2.8 tqdm",
-    "torchattacks": "--no-deps torchattacks==3.5.1",
-}
+NO_DEPENDENCIES = {"advlib": "--no-deps adv-lib==0.2.8 tqdm", "torchattacks": "--no-deps torchattacks==3.5.1"}
 
 
 def external_attack(name: str) -> ExternalAttack:

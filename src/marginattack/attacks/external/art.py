@@ -1,4 +1,4 @@
-"""Adversarial Robustness Toolbox 1.20 (IBM): its attacks with the settings of AttackBench where it has them."""
+"""Adversarial Robustness Toolbox 1.20 (IBM): its attacks, with AttackBench's settings if it has them."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from marginattack.attacks.external.base import ExternalAttack, ProblemInfo
 from marginattack.attacks.external.problem_module import ProblemModule
 
 EPS = 0.3  # its own default
-PGD_STEP = 2.5  # radii that the steps of PGD add up to
+PGD_STEP = 2.5  # total length of the steps of PGD, in radii
 
 
 def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor:
@@ -53,7 +53,7 @@ def apgd(info: ProblemInfo) -> dict[str, Any]:
 
 
 def cw(info: ProblemInfo) -> dict[str, Any]:
-    """Searches for the constant as for Foolbox's; a step may halve or double its rate, at a forward each."""
+    """Searches for the constant as for Foolbox's CW; a step may halve or double its rate, with one forward each."""
     searches = 9 if info.budget >= 1000 else 2 if info.budget >= 300 else 1
     steps = max(1, info.budget // (8 * searches))
     return {"binary_search_steps": searches, "max_iter": steps, "initial_const": 1.0}

@@ -17,17 +17,17 @@ from marginattack.core.problem import Problem
 from marginattack.core.sharing import seeded
 from marginattack.errors import InputError
 
-DEFAULT_BUDGET = 2000  # passes that the settings are chosen for where no budget is given
+DEFAULT_BUDGET = 2000  # passes for which settings are chosen without a budget
 
 
 class ProblemInfo(NamedTuple):
-    """What the settings of an external attack depend on."""
+    """The properties of a problem that the settings of an external attack depend on."""
 
     norm: str
     budget: int  # passes per sample
     classes: int
     grayscale: bool  # one channel
-    eps: float | None = None  # the radius of an attack within a fixed one, or the largest of one that bisects it
+    eps: float | None = None  # the fixed radius, or the largest one for an attack that bisects it
 
     @classmethod
     def of(cls, problem: Problem, budget: int | None = None) -> "ProblemInfo":
@@ -61,13 +61,13 @@ class ExternalAttack(Attack):
     supported_norms: tuple[str, ...]
     choose_settings: Callable[[ProblemInfo], dict[str, Any]] = field(repr=False)
     distribution: str  # the library and its version
-    load: Callable[[], Any] = field(repr=False)  # import the library; ImportError where it is missing
+    load: Callable[[], Any] = field(repr=False)  # import the library; raises ImportError if it is missing
     run: Callable[[str, dict[str, Any], ProblemModule], Tensor] = field(repr=False)  # call the function; its points
     requires: tuple[str, ...] = ()  # modules beyond the library's own
-    eps: float | None = None  # the radius that it attacks within; None: it minimises the distance
+    eps: float | None = None  # the radius within which it searches; None: it minimises the distance
 
     def installed(self) -> bool:
-        """Whether the library is installed, which may still fail to be imported."""
+        """Whether the library is installed; importing it may still fail."""
         try:
             return bool(version(self.distribution.rpartition(" ")[0]))
         except PackageNotFoundError:
@@ -103,7 +103,7 @@ class ExternalAttack(Attack):
             raise InputError(f"{self.name} supports untargeted problems only: omit the targets")
         problem.box.require_finite(self.name)
         model, settings = ProblemModule(problem), self.settings(ProblemInfo.of(problem))
-        with seeded(problem.draws.seed, problem.x0.device):  # silences the library's warnings about itself, too
+        with seeded(problem.draws.seed, problem.x0.device):  # also silences warnings of the library
             model.submit(self.run(self.function, settings, model))
 
 
@@ -116,7 +116,7 @@ def require_unit_box(problem: Problem, who: str) -> None:
 def fmn_variants(
     attack: Callable[..., ExternalAttack], prefix: str, function: str, settings: Callable[[ProblemInfo, float], Any]
 ) -> list[ExternalAttack]:
-    """FMN with the first step of AttackBench, 1, and for ℓ∞ with 10, as its authors have it, and 0.5."""
+    """FMN with an initial step of 1, as AttackBench, and for ℓ∞ with 10, as its authors, and 0.5."""
     variants = (("fmn", 1.0, ("l1", "l2")), ("fmn-10", 10.0, ("linf",)), ("fmn-0.5", 0.5, ("linf",)))
     return [
         attack(f"{prefix}:{name}", function, norms, lambda info, step=step: settings(info, step))

@@ -12,7 +12,7 @@ from marginattack.attacks.external.problem_module import ProblemModule
 
 
 def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor:
-    """Call the attack and return its points. ``{}`` in the name of an attack stands for the norm."""
+    """Call the attack and return its points. ``{}`` in the name of an attack is replaced by the norm."""
     foolbox, norm = import_module("foolbox"), model.problem.norm.name
     bounds = (float(model.problem.box.lo.min()), float(model.problem.box.hi.max()))
     wrapped = foolbox.PyTorchModel(model.eval(), bounds=bounds, device=model.images.device)
@@ -24,14 +24,14 @@ def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor
 
 
 def other_class_starts(model: ProblemModule) -> Tensor:
-    """For each sample the nearest one of another class: adversarial without a query, as all are classified correctly.
+    """For each sample the nearest sample of another class, which is adversarial, as all are classified correctly.
 
     AttackBench also starts Brendel and Bethge's attack from the data set.
     """
     x, y = model.images.flatten(1), model.labels
     distance = torch.cdist(x, x, p=ProblemInfo.of(model.problem).p).masked_fill(y[:, None] == y[None, :], torch.inf)
     if not bool(torch.isfinite(distance.amin(1)).all()):
-        raise ValueError("all samples of the batch are of one class: include a second class, to start from its samples")
+        raise ValueError("all samples of the batch are of one class, but starts need another: include a second class")
     return model.images[distance.argmin(1)]
 
 
@@ -43,7 +43,7 @@ def search_constant(info: ProblemInfo, passes_per_step: int) -> dict[str, Any]:
 
 
 def cw(info: ProblemInfo) -> dict[str, Any]:
-    """One forward and one backward per step; few steps go as far as 1,000 do at the published rate of 0.01."""
+    """One forward and one backward per step; few steps use a larger rate to cover the distance of 1,000 at 0.01."""
     settings = search_constant(info, 2)
     return settings | {"stepsize": 10 / max(50, settings["steps"])}
 

@@ -1,13 +1,13 @@
 """ProblemModule: a Problem as the ``nn.Module`` that another library's attack expects.
 
-Every row that the attack evaluates costs one forward of its sample, every backward that reaches the images one backward
-of each row's sample; incumbents are chosen as for our own attacks. A sample whose budget is spent costs nothing more:
-the module answers as if it were adversarial, with a zero gradient, so that attacks which skip finished samples skip it.
-``BudgetExhausted`` ends the attack when no budget is left.
+Every row that the attack evaluates is charged as one forward of its sample, and every backward that reaches the images
+as one backward of each row's sample; incumbents are chosen as for our own attacks. Once the budget of a sample is
+spent, the module answers as if it were adversarial, with a zero gradient, so that attacks that skip finished samples
+skip it. ``BudgetExhausted`` ends the attack when no budget is left.
 
 Attacks that continue with some of the samples index the batch, so the rows of a smaller batch keep their order: they
-are assigned to the increasing samples whose originals are nearest in sum. Inputs that leave the box by rounding alone,
-x + (clamp(x + δ) − x), are clamped; others are evaluated where they are, but never become incumbents.
+are assigned to the increasing sequence of samples with the smallest sum of distances. Inputs that leave the box only by
+rounding, x + (clamp(x + δ) − x), are clamped; others are evaluated unchanged, but never become incumbents.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from marginattack.core import losses
 from marginattack.core.budget import BudgetExhausted
 from marginattack.core.problem import Problem
 
-ROUNDING = 1e-6  # distance outside the box, as a share of its width, that counts as rounding
+ROUNDING = 1e-6  # distance outside the box, relative to its width, that counts as rounding
 
 
 class ProblemModule(nn.Module):
@@ -29,7 +29,7 @@ class ProblemModule(nn.Module):
         super().__init__()
         self.problem, self.labels = problem, problem.labels
         self.images: Tensor = problem.x0.unflatten(1, problem.shape)
-        # Libraries find a model's device through its parameters; the images may be on another one than the real model.
+        # Libraries read a model's device from its parameters; the images may be on another device than the real model.
         self.device_marker = nn.Parameter(torch.zeros(()), requires_grad=False)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -61,16 +61,15 @@ class ProblemModule(nn.Module):
 
     @torch.no_grad()
     def submit(self, images: Tensor) -> None:
-        """Evaluate the points that the attack returned, where they are new and a forward is left."""
+        """Evaluate the points that the attack returned, if they are new and a forward is left."""
         images = self.clamp_rounding(images.detach().to(self.problem.x0.device))
-        new = (images.flatten(1) != self.problem.incumbent.points).any(1) & (images.flatten(1) != self.problem.x0).any(
-            1
-        )
+        x = images.flatten(1)
+        new = (x != self.problem.incumbent.points).any(1) & (x != self.problem.x0).any(1)
         if bool(new.any()):
             self.evaluate(images[new], new.nonzero()[:, 0].cpu())
 
     def clamp_rounding(self, images: Tensor) -> Tensor:
-        """Images with pixels that are outside the box by rounding alone clamped to it."""
+        """Clamp pixels that are outside the box only by rounding."""
         problem = self.problem
         lo, hi = (
             bound.expand_as(problem.x0[:1]).unflatten(1, problem.shape) for bound in (problem.box.lo, problem.box.hi)
@@ -80,7 +79,7 @@ class ProblemModule(nn.Module):
 
 
 class _ChargeBackward(torch.autograd.Function):
-    """The identity on images; its backward charges each sample and zeroes the gradients of those without budget."""
+    """The identity on images; its backward charges each sample and zeroes the gradients of samples without budget."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, module: ProblemModule, samples: Tensor) -> Tensor:
@@ -98,7 +97,7 @@ def charge(problem: Problem, samples: Tensor, *, forwards: int = 0, backwards: i
     """Charge one pass to each active sample with budget left; return the mask of those charged."""
     charged = problem.budget.affordable(samples)
     problem.budget.spend(samples[charged], forwards, backwards)
-    if backwards:  # ``record`` enters a forward in the history, with the distance of its point
+    if backwards:  # forwards are entered by ``record``, with the distance of their points
         rows, incumbent = samples[charged].to(problem.x0.device), problem.incumbent
         nothing = problem.x0.new_full((len(rows), 1), torch.inf)
         incumbent.history.record(incumbent.origin_of(rows), torch.ones_like(rows), nothing)
@@ -117,7 +116,7 @@ def record(problem: Problem, samples: Tensor, x: Tensor, logits: Tensor) -> None
 
 
 def assign_in_order(x: Tensor, originals: Tensor) -> Tensor:
-    """An original for each row: the increasing sequence with the least sum of distances."""
+    """An original for each row: the increasing sequence with the smallest sum of distances."""
     cost = torch.cdist(x, originals).double().cpu()
     nearest = cost.argmin(1)
     if bool((nearest.diff() > 0).all()):

@@ -15,7 +15,7 @@ from marginattack.errors import InputError
 
 NORMS = {"l1": "L1", "l2": "L2", "linf": "Linf"}
 EPS = 0.3  # its own default
-logging.getLogger("auto-attack").addHandler(logging.NullHandler())  # its advice would be printed otherwise
+logging.getLogger("auto-attack").addHandler(logging.NullHandler())  # else its messages are printed
 STEPS, TARGETS, QUERIES = 100, 9, 5000  # of the standard version
 
 
@@ -53,7 +53,7 @@ def steps_within(info: ProblemInfo, runs: int, passes: int) -> int:
 
 
 def apgd(info: ProblemInfo, **settings: Any) -> dict[str, Any]:
-    """APGD; a budget beyond one run buys further restarts. In ℓ1 the radius shrinks in three stages."""
+    """APGD; a budget beyond one run is spent on further restarts. In ℓ1 the radius shrinks in three stages."""
     steps = steps_within(info, 1, 2)
     restarts = max(1, info.budget // (2 * steps + 8))
     return settings | {"n_iter": steps, "n_restarts": restarts, "use_largereps": info.norm == "l1"}
@@ -66,14 +66,14 @@ def targeted(info: ProblemInfo, passes: int) -> dict[str, Any]:
 
 
 def fab(info: ProblemInfo) -> dict[str, Any]:
-    """Each step costs two forwards, and a backward per class; a budget beyond one run buys further restarts."""
+    """Each step costs two forwards and a backward per class; a budget beyond one run is spent on restarts."""
     cost = info.classes + 2
     steps = max(1, min(STEPS, (info.budget - 1) // cost))
     return {"n_iter": steps, "n_restarts": max(1, info.budget // (cost * steps + 1))}
 
 
 def standard(info: ProblemInfo) -> dict[str, Any]:
-    """The standard version, whatever the budget: a smaller one cuts it short."""
+    """The standard version for any budget; it ends early if the budget is smaller."""
     return {"version": "standard"}
 
 

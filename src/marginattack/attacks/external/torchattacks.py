@@ -12,7 +12,7 @@ from marginattack.attacks.external.problem_module import ProblemModule
 
 NORMS = {"l2": "L2", "linf": "Linf"}
 EPS = 8 / 255  # its own default
-PGD_STEP = 2.5  # radii that the steps of PGD add up to
+PGD_STEP = 2.5  # total length of the steps of PGD, in radii
 
 
 def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor:

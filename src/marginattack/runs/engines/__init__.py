@@ -1,6 +1,6 @@
-"""Engines: where the shards of a run are computed. What a shard is and how it is stored is the same for all.
+"""Engines: where the shards of a run are computed. Shards and their files are the same for all engines.
 
-An engine is called with the run and returns a context manager whose value is a ``Pool`` that computes its shards.
+An engine is called with the run and returns a context manager that yields a ``Pool``, which computes the shards.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class FailedShard:
     norm: str
     error: str
     ids: list[int]  # of its samples
-    hangs: int = 0  # sessions in a row that it ended by hanging
+    hangs: int = 0  # consecutive sessions in which it hung
 
 
 @runtime_checkable
@@ -30,19 +30,19 @@ class Pool(Protocol):
     """The processes that compute the shards. ``progress`` is called with the number of samples done."""
 
     def choose_batch(self) -> int:
-        """The batch size of the settings, or else one that fits into memory."""
+        """Return the batch size of the settings, or one that fits into memory."""
 
     def measure(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
-        """Compute and commit the pending shards; those that could not be computed."""
+        """Compute and commit the pending shards; return those that failed."""
 
     def bound(self, batch: int, progress: Callable[[int], None]) -> list[FailedShard]:
-        """Compute, or refine, and commit the bounds of finished shards; those that could not be computed."""
+        """Compute or refine the bounds of finished shards and commit them; return the shards that failed."""
 
     def verify(self, progress: Callable[[int], None]) -> dict[str, int]:
-        """Read every stored row back and check it on the plain model: the number of ``rows`` and of ``failed`` ones."""
+        """Check every stored row on the plain model; return the number of ``rows`` and of ``failed`` ones."""
 
     def about(self) -> dict[str, Any]:
-        """What the manifest should say about this session once it has measured."""
+        """Return what the manifest records about this session after it has measured."""
 
 
 Engine: TypeAlias = Callable[[Job, RunFolder, Session], AbstractContextManager[Pool]]

@@ -1,10 +1,10 @@
 """The Ray engine: many shards at a time, on a cluster of any size.
 
 Each worker is an actor with the model and computes one shard at a time; an idle worker gets the next shard. Workers
-commit their shards themselves, so that the driver holds nothing that grows with the number of samples. A lost worker is
-restarted and its shard is queued again: a shard that is computed twice is the same file. A worker that exceeds
-``--shard-timeout`` is killed, and so lost. A shard that failed ``ATTEMPTS`` times, on different workers if possible, is
-reported as failed.
+commit their shards themselves, so that the driver's memory does not grow with the number of samples. A lost worker is
+restarted and its shard is queued again; a shard that is computed twice gives the same file. A worker that exceeds
+``--shard-timeout`` is killed and treated as lost. A shard that fails ``ATTEMPTS`` times, on different workers if
+possible, is reported as failed.
 """
 
 import json
@@ -87,7 +87,7 @@ class WorkerPool:
         self.ray, self.cluster, self.job, self.folder = ray, cluster, job, folder
         # max_task_retries lets calls wait while an actor restarts; retries of a call are counted here instead
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=-1, max_task_retries=-1)(Worker)
-        device = job.settings.device or ("cuda" if gpus else "cpu")  # without a fallback to the CPU
+        device = job.settings.device or ("cuda" if gpus else "cpu")  # stated, so that no worker falls back to the CPU
         arguments = (
             json.dumps(job.settings.model_copy(update={"device": device}).model_dump()),
             str(folder.path if is_remote(folder.path) else folder.path.absolute()),
@@ -195,7 +195,7 @@ class WorkerPool:
         self.busy[method.remote(*task.arguments)] = Call(worker, task, time.monotonic())
 
     def _kill_hung_workers(self) -> None:
-        """Kill workers that take too long; Ray restarts them. One that opens the run may be waiting for its node."""
+        """Kill workers that take too long; Ray restarts them. Opening the run has no limit: it may wait for a node."""
         latest = time.monotonic() - self.job.settings.shard_timeout
         for reference, call in self.busy.items():
             if call.began < latest and call.task.method != "open" and reference not in self.overdue:
@@ -241,7 +241,7 @@ def _refuse(task: Task, error: str) -> None:
 
 
 def _explain(task: Task, cause: BaseException) -> str:
-    """Why a task failed, in one line; raises what would fail on every worker."""
+    """Why a task failed, in one line; raises errors that would occur on every worker."""
     if isinstance(cause, OSError) and is_disk_full(cause):
         raise OSError(cause.errno, os.strerror(cause.errno or 0))
     reason = " ".join(str(cause).split()) if isinstance(cause, InputError) else describe(cause)

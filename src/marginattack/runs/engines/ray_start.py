@@ -24,8 +24,8 @@ CONNECT_SECONDS = 10.0
 def connect(
     address: str | None, workers: int | None, gpus: float | None, device: str | None
 ) -> Iterator[tuple[Any, int, float]]:
-    """Yield Ray, the number of workers to start, and the GPUs of each. A cluster that is started here ends here."""
-    address = None if address == "local" else address  # Ray's own name for it, but it would listen on all interfaces
+    """Yield Ray, the number of workers, and the GPUs of each. A cluster that is started here is shut down here."""
+    address = None if address == "local" else address  # as Ray calls it, but Ray would listen on all interfaces
     ray = _import_ray(address)
     if ray.is_initialized():
         yield ray, *_count_workers(ray, workers, gpus, device)
@@ -44,7 +44,7 @@ def connect(
 
 
 def _import_ray(address: str | None) -> Any:
-    """Ray, which reads its options from the environment when imported; options that are set there take precedence."""
+    """Import Ray, which then reads its options from the environment; variables that are set take precedence."""
     if "ray" not in sys.modules:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -52,7 +52,7 @@ def _import_ray(address: str | None) -> Any:
         if address is None and not known and not (Path.home() / ".ray/auth_token").exists():
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # inherited by the processes of this cluster
         if address is None or address.rpartition(":")[0] in ("127.0.0.1", "localhost"):
-            # makes Ray, on every system, use 127.0.0.1 as the address of this machine and listen on nothing else
+            # on every system, makes Ray use 127.0.0.1 as the address of this machine and listen only there
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
@@ -94,7 +94,7 @@ def _start_cluster(ray: Any, folder: str, workers: int | None, gpus: float | Non
 
 @contextmanager
 def _delay_interrupt() -> Iterator[None]:
-    """Delay Ctrl-C: Ray, interrupted while it starts, leaves processes that search their cluster for a minute."""
+    """Delay Ctrl-C: interrupting Ray while it starts leaves processes that search for their cluster for a minute."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -109,7 +109,7 @@ def _delay_interrupt() -> Iterator[None]:
 
 
 def _count_workers(ray: Any, workers: int | None, gpus: float | None, device: str | None) -> tuple[int, float]:
-    """The workers as stated, or one per GPU, or one per core where there are no GPUs; and the GPUs of each."""
+    """The number of workers, by default one per GPU, or one per core without GPUs; and the GPUs of each."""
     total = ray.cluster_resources()
     available = 0.0 if device == "cpu" else total.get("GPU", 0.0)
     each = (1.0 if available else 0.0) if gpus is None else gpus

@@ -1,8 +1,8 @@
 """The serial engine: one shard after another, in this process.
 
-A shard that takes longer than ``--shard-timeout`` hangs inside the model, where nothing can stop it safely: a watchdog
-records it in the manifest, says so and ends the process, as a kill would. The next session tries it last; after
-``HANGS`` sessions it is reported as failed, and the run is finished without it.
+A shard that takes longer than ``--shard-timeout`` hangs inside the model and cannot be stopped safely: a watchdog
+records it in the manifest, prints an error and ends the process, as a kill would. The next session tries that shard
+last; after ``HANGS`` sessions it is reported as failed, and the run finishes without it.
 """
 
 import logging
@@ -32,7 +32,7 @@ def serial_engine(job: Job, folder: RunFolder, session: Session) -> Iterator[Poo
 
 
 class SerialPool:
-    """Computes shards in this process, with the model as it was opened. An error ends the run."""
+    """Computes shards in this process, with the model that the driver opened. An error ends the run."""
 
     def __init__(self, runner: ShardRunner) -> None:
         self.runner, self.folder = runner, runner.folder
@@ -80,7 +80,7 @@ class SerialPool:
         return end_process_after(self.runner.job.settings.shard_timeout, partial(self._record_hang, shard, part))
 
     def _record_hang(self, shard: int, part: Part) -> str:
-        """Write to the manifest that a shard hangs; what to say about it."""
+        """Record in the manifest that a shard hangs; return where, for the error."""
         hung = self._describe_hang(shard, part, hangs=self.hangs.get((shard, part), 0) + 1)
         others = [each for each in self.folder.manifest.get("failed_shards", [])
                   if (each["shard"], Part(each["attack"], each["norm"])) != (shard, part)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""One process of a cluster: it holds the model, and measures, commits and verifies shards itself."""
+"""One process of a cluster: it opens the model, and measures, commits and verifies shards."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from marginattack.storage.run_folder import Part, RunFolder, differences
 
 
 class Worker:
-    """Opens the run from its settings, so that nothing large is sent; returns numbers only."""
+    """Opens the run from its settings and returns only numbers, so that nothing large is sent."""
 
     def __init__(self, settings: str, out: str, working_folder: str, identity: str, owner: str) -> None:
         self.settings, self.out, self.working_folder = settings, out, working_folder
@@ -29,34 +29,34 @@ class Worker:
         self.stack = ExitStack()
 
     def open(self) -> dict[str, Any]:
-        """Open the model and the data, and refuse unless this is the driver's run. Called again after a restart."""
+        """Open the model and data; raise InputError unless they are the driver's. Called again after a restart."""
         return {"pid": os.getpid(), "hardware": hardware(self._open().session.classifier.device)}
 
     def choose_batch(self) -> int:
-        """The batch size that fits into this worker's memory."""
+        """Return a batch size that fits into this worker's memory."""
         runner = self._open()
         return runner.job.choose_batch(runner.session)
 
     def measure(self, shard: int, part: Part, batch: int) -> float:
-        """Measure and commit a shard; the seconds that it took."""
+        """Measure and commit a shard; return the seconds it took."""
         started = time.perf_counter()
         self._open().measure(shard, part, batch)
         return time.perf_counter() - started
 
     def bound(self, shard: int, part: Part, batch: int) -> float:
-        """Compute and commit the bounds of a shard; the seconds that it took."""
+        """Compute and commit the bounds of a shard; return the seconds it took."""
         started = time.perf_counter()
         self._open().bound(shard, part, batch)
         return time.perf_counter() - started
 
     def verify(self, shard: int, part: Part, batch: int) -> tuple[int, int]:
-        """Verify a stored shard: the number of rows, and of those that fail."""
+        """Verify a stored shard; return its number of rows, and how many fail."""
         return self._open().verify(shard, part, batch)
 
     def _open(self) -> ShardRunner:
         if self.runner is None:
             if os.path.isdir(self.working_folder):
-                os.chdir(self.working_folder)  # relative names mean the same as to the driver
+                os.chdir(self.working_folder)  # relative paths mean the same as for the driver
             torch.set_num_threads(1)  # one core per worker, and the same rounding in all workers
             try:
                 identity = json.loads(self.identity)
