@@ -20,6 +20,17 @@ def core(numbers: dict[str, Any], conditions: dict[str, Any]) -> list[str]:
     return [line, "", *table(("attack", "norm", "n", "median margin", "found", "passes per digit"), rows)]
 
 
+def profiles(numbers: list[dict[str, Any]]) -> list[str]:
+    """What Race loses by its choice of profiles, in % of the margin (docs/method.md)."""
+    header = ("network", "norm", "near-linear", "masked", "Race", "all near-linear", "all curved", "all masked")
+    return table(header, [
+        (row["network"], NORMS[row["norm"]], f"{row['near-linear']:.0%}", f"{row['masked']:.0%}",
+         f"{100 * row['loss']['Race']:.1f} ± {100 * row['standard error']:.1f}",
+         *(f"{100 * row['loss'][key]:.1f}" for key in ("NEAR_LINEAR", "CURVED", "MASKED")))
+        for row in numbers
+    ])  # fmt: skip
+
+
 def stream(numbers: list[dict[str, Any]]) -> list[str]:
     """Memory and overhead of long runs (docs/measure.md)."""
     rows = [
