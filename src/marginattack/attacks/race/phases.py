@@ -32,7 +32,7 @@ CLOSING = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the tangent plane the last po
 CLOSING_PASSES = 2 + len(CLOSING)
 FLIP_PASSES = 2  # a forward and a backward for the direction of a start in feature space
 
-Start: TypeAlias = Literal["input", "incumbent", "random", "flip"]
+Start: TypeAlias = Literal["input", "incumbent", "random", "corner", "flip"]
 Kind: TypeAlias = Literal["cube", "round", "sparse"]  # of a norm, by its ball: ℓ∞, ℓ2, ℓ1
 ALL_KINDS: tuple[Kind, ...] = ("cube", "round", "sparse")
 SCOUTED: tuple[Kind, ...] = ("round", "sparse")  # norms that have a scout norm
@@ -191,7 +191,9 @@ MASKED = Profile(
         search=(
             Phase("descend", DESCENT, "input", 0.6),
             Phase("target", DESCENT, "input", 0.2, per="class"),
-            *2 * (Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),),  # twice as many as elsewhere
+            Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),  # with the next, twice as many as elsewhere
+            Phase("restart", STEADY_DESCENT, "random", 0.25, per="start", kinds=SCOUTED),
+            Phase("restart", STEADY_DESCENT, "corner", 0.25, per="start", kinds=("cube",)),
             Phase("propose", PROPOSALS, "incumbent", 0.4, per="budget", kinds=("cube",)),
         ),
         polish=POLISH,

@@ -89,7 +89,7 @@ def run_phase(problem: Problem, phase: PlannedPhase, classes: Sequence[Labels]) 
 
 
 def start_points(problem: Problem, phase: PlannedPhase, draws: Draws) -> Points:
-    """Where a phase begins: x₀, the incumbent, or about as far from x₀ as it: a random point or a flip.
+    """Where a phase begins: x₀, the incumbent, or about as far from x₀ as it: a random point or corner, or a flip.
 
     A flip lies in a direction that changes the signs of hidden units: activation patterns are what separates local
     minima, and noise hardly changes them.
@@ -100,8 +100,9 @@ def start_points(problem: Problem, phase: PlannedPhase, draws: Draws) -> Points:
     x = incumbent_or_random(problem, draws)
     if phase.start == "incumbent":
         return x
-    if phase.start == "random":
-        return problem.box.clamp(x0 + LINF.size(x - x0) * (2 * draws.uniform() - 1))
+    if phase.start in ("random", "corner"):
+        noise = 2 * draws.uniform() - 1
+        return problem.box.clamp(x0 + LINF.size(x - x0) * (noise if phase.start == "random" else torch.sign(noise)))
     norm = problem.norm.step_norm
     direction = norm.steepest(problem.flip_direction(draws, phase.layer))
     return problem.box.clamp(x0 + FLIP_DISTANCE * norm.size(x - x0) * direction)
