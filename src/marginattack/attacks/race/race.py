@@ -82,7 +82,7 @@ class Race(Attack):
 
     passes: int = 400
     candidates: int = 10
-    trust: float = 0.45
+    trust: float = 0.5
     near_linear: Profile = NEAR_LINEAR
     curved: Profile = CURVED
     masked: Profile = MASKED
