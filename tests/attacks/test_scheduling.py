@@ -232,7 +232,7 @@ def test_a_race_does_not_depend_on_the_batch(
     model = Function(lambda x: network(x) * (1 + 0.5 * torch.sin(20 * x.sum(1, keepdim=True))))
     images, labels = inputs(model, n=3)
     near_linear, _ = Race().classify(pose(model, images, labels, budget=620))
-    assert near_linear.tolist() == [False, False, True]
+    assert near_linear.tolist() == [False, True, True]
     together, alone = (ma.measure(model, images, labels, "l2", budget=620, batch=batch) for batch in (3, 1))
     assert bool(graphs_made) == interleaved
     torch.testing.assert_close(together.distance, alone.distance, rtol=1e-8, atol=0)
