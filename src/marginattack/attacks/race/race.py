@@ -102,8 +102,8 @@ class Race(Attack):
         def left(rows: Mask) -> int:
             return max(problem.budget.remaining_of(rows), default=unspent) - unspent
 
-        groups = [(rows, profile.table(passes)) for rows, profile in self.profiles(problem)]
         with problem.for_search() if low_precision else nullcontext(problem) as search:
+            groups = [(rows, profile.table(passes)) for rows, profile in self.profiles(search)]
             followed = [self.classes_followed(table, norm, passes) for _, table in groups]
             classes: list[Labels] = []
             scanned = torch.stack([rows & (number > 0) for (rows, _), number in zip(groups, followed, strict=True)])
