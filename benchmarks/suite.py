@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from overall import OURS, is_baseline
 from record import CUDA, DEVICE, RECORDS
-from suite_cells import Cell, folder, models, prepare, run_cell
+from suite_cells import REFERENCE, Cell, Workload, folder, models, prepare, run_cell
 from suite_results import (
     Results,
     make_record,
@@ -59,6 +60,7 @@ STRONG = {
     "l0": ("advlib:sigma-zero", "advlib:fmn-l0", "advlib:pdpgd", "foolbox:brendel-bethge"),
 }
 RANDOM = ("race", "marginattack", "search", "advlib:apgd", "advlib:apgd-t", "advlib:fab", "advlib:fab-t")
+MOST = {"cifar10": 200, "imagenet": 100}  # samples of the data sets whose networks are slow
 RANKED = "best peer "  # stands for the peer of this rank, known once it is run
 
 
@@ -69,6 +71,22 @@ class Task(NamedTuple):
     model: str
     norm: str
     cell: Cell
+
+
+def samples(model: str, options: argparse.Namespace) -> int:
+    """How many samples of a model are run."""
+    return int(min(options.samples, MOST.get(model.split("-")[0], options.samples)))
+
+
+def workload_of(model: str, options: argparse.Namespace) -> Workload:
+    """The model with its samples."""
+    return prepare(model, tuple(options.model), tuple(options.data), samples(model, options))
+
+
+@cache
+def known_results() -> Results:
+    """What benchmarks/records holds."""
+    return read_parquet(RECORDS)
 
 
 def attack_names(norm: str, data: str, *, optional: bool = False) -> list[str]:
@@ -100,19 +118,22 @@ def stages(norm: str, names: list[str], budgets: list[int], *, long: bool) -> It
 def plan(options: argparse.Namespace, known: Results | None = None) -> list[Task]:
     """All tasks, the most important first, then the longest, going by the seconds of known results."""
     rates = {key[:3]: each.trial.seconds / key[3] for key, each in (known or {}).items() if key[3]}
-    tasks = []
+    tasks: list[Task] = []
+    ranks: dict[Task, int] = {}
     for norm in options.norms:
         for model in options.models:
             names = attack_names(norm, model.split("-")[0], optional=options.all_attacks)
             names = [name for name in names if any(word in name for word in options.only)]
-            for stage, name, budget, seed in stages(norm, names, options.budgets, long=options.long):
-                n = options.samples if budget < FEWER_FROM else min(options.samples, options.fewer)
+            most = samples(model, options)
+            for rank, (stage, name, budget, seed) in enumerate(stages(norm, names, options.budgets, long=options.long)):
+                n = most if budget < FEWER_FROM else min(most, options.fewer)
                 tasks.append(Task(stage, model, norm, Cell(name, budget, seed, n)))
+                ranks[tasks[-1]] = rank
     place = {model: k for k, model in enumerate(options.models)}
 
     def order(task: Task) -> tuple[float, ...]:
         rate = rates.get((task.model, task.norm, task.cell.attack), 0.0)
-        return task.stage, task.cell.budget, -rate, place[task.model]
+        return task.stage, task.cell.budget, -rate, ranks[task], place[task.model]
 
     return sorted(tasks, key=order)
 
@@ -125,7 +146,7 @@ def missing(tasks: list[Task], known: Results, options: argparse.Namespace) -> l
         found = known.get((model, norm, cell.attack, cell.budget, cell.seed))
         if found is None or found.about["cut"] or any(word in cell.attack for word in options.rerun):
             return False
-        workload = prepare(model, tuple(options.model), tuple(options.data), options.samples)
+        workload = workload_of(model, options)
         return bool(found.about["digest"] == workload.digest and found.about["n"] >= min(cell.n, len(workload.images)))
 
     return [task for task in tasks if not is_known(task)]
@@ -148,7 +169,7 @@ def resolve(task: Task, work: Path) -> Cell | None:
 
 def run_task(task: Task, options: argparse.Namespace, deadline: float) -> str:
     """Run a task unless it is done; what happened, in a line."""
-    workload = prepare(task.model, tuple(options.model), tuple(options.data), options.samples)
+    workload = workload_of(task.model, options)
     cell = resolve(task, options.work)
     if cell is None:
         return ""
@@ -158,8 +179,10 @@ def run_task(task: Task, options: argparse.Namespace, deadline: float) -> str:
     began = time.monotonic()
     limit = min(options.limit_seconds, deadline - began)
     name = f"{task.model} {task.norm} {cell.budget} {cell.attack} seed {cell.seed}"
+    reference = known_results().get((task.model, task.norm, *REFERENCE, 0))
+    margins = reference.trial.distance if reference and reference.about["digest"] == workload.digest else None
     try:
-        trial = run_cell(options.work, workload, task.norm, cell, limit)
+        trial = run_cell(options.work, workload, task.norm, cell, limit, margins)
     except Exception as error:  # an external attack may fail in any way; the reason is recorded, and the next one runs
         path.parent.mkdir(parents=True, exist_ok=True)
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -189,7 +212,7 @@ def estimate(tasks: list[Task], options: argparse.Namespace) -> None:
     """Print the cost of a pass of each model, and of all tasks, run one after the other and side by side."""
     rows, total = [], 0.0
     for name in options.models:
-        workload = prepare(name, tuple(options.model), tuple(options.data), options.samples)
+        workload = workload_of(name, options)
         x = workload.images.to(DEVICE).requires_grad_()
         for _ in range(2):  # the first one warms up
             began = time.perf_counter()
@@ -199,7 +222,7 @@ def estimate(tasks: list[Task], options: argparse.Namespace) -> None:
                 torch.cuda.synchronize()
             seconds = (time.perf_counter() - began) / 10
         mine = [task.cell for task in tasks if task.model == name]
-        cost = sum(cell.budget * seconds * cell.n / options.samples for cell in mine)
+        cost = sum(cell.budget * seconds * cell.n / samples(name, options) for cell in mine)
         rows.append((name, len(workload.images), f"{1e3 * seconds:.2f}", len(mine), f"{cost:.0f}"))
         total += cost
     print("\n".join(table(("model", "samples", "ms per pass", "cells", "seconds"), rows)))
@@ -209,7 +232,7 @@ def estimate(tasks: list[Task], options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run all tasks within the time limit, and write the results every minute."""
-    deadline, known = time.monotonic() + 60 * options.minutes, read_parquet(RECORDS)
+    deadline, known = time.monotonic() + 60 * options.minutes, known_results()
     tasks = missing(plan(options, known), known, options)
     estimate(tasks, options)
     context = multiprocessing.get_context("spawn")

@@ -124,10 +124,15 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run_cell(work: Path, workload: Workload, norm: str, cell: Cell, limit: float) -> bench.Trial:
-    """Run a cell and store its result; what the attack found within the time limit counts."""
+def run_cell(
+    work: Path, workload: Workload, norm: str, cell: Cell, limit: float, margins: bench.Numbers | None = None
+) -> bench.Trial:
+    """Run a cell and store its result; what the attack found within the time limit counts.
+
+    ``margins`` are known ones of REFERENCE on these samples; without them it is run where they are needed.
+    """
     deadline = time.monotonic() + limit
-    attack = make_attack(work, workload, norm, cell, limit)
+    attack = make_attack(work, workload, norm, cell, limit, margins)
     with open_session(workload.classifier) as session:
         batch = session.validate(workload.images[: cell.n], workload.labels[: cell.n])
         trial = bench.run_trial(
@@ -138,15 +143,19 @@ def run_cell(work: Path, workload: Workload, norm: str, cell: Cell, limit: float
     return trial
 
 
-def make_attack(work: Path, workload: Workload, norm: str, cell: Cell, limit: float) -> Attack:
+def make_attack(
+    work: Path, workload: Workload, norm: str, cell: Cell, limit: float, margins: bench.Numbers | None = None
+) -> Attack:
     """The attack; APGD's largest radius is chosen so that its bisection resolves the margins of these samples."""
     attack = bench.attack_by_name(cell.attack, cell.budget)
     if isinstance(attack, ExternalAttack) and attack.function == "minimal_apgd":
-        reference = Cell(*REFERENCE, 0, len(workload.images))
-        path = folder(work, workload, norm) / reference.file
-        known = load(path)[1] if path.exists() else run_cell(work, workload, norm, reference, limit)
-        margins = known.distance[: cell.n][np.isfinite(known.distance[: cell.n])]
-        attack = replace(attack, eps=RADIUS_SHARE * float(margins.max()))
+        if margins is None:
+            reference = Cell(*REFERENCE, 0, len(workload.images))
+            path = folder(work, workload, norm) / reference.file
+            known = load(path)[1] if path.exists() else run_cell(work, workload, norm, reference, limit)
+            margins = known.distance
+        found = margins[: cell.n][np.isfinite(margins[: cell.n])]
+        attack = replace(attack, eps=RADIUS_SHARE * float(found.max()))
     return attack
 
 
