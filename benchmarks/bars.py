@@ -2,9 +2,9 @@ r"""What a release must reach on a GPU, each figure next to its bar, in about 10
 
     PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/bars.py [--only WORD …] [--limit 45] [--resume RECORD]
 
-PACKAGES has timm, adv-lib and foolbox. Each case is a process of its own: four networks of timm, each with 400 and with
-2,000 passes (benchmarks/speed.py: the bare model, eager and as a graph, and attacks of other libraries in the same
-rounds; five rounds, or as many as fit into ``--limit`` seconds); the first ``measure`` of a process, on a machine as it
+PACKAGES has timm, adv-lib and foolbox. Each case is a process of its own: four networks of timm, with 400 and 2,000
+passes (benchmarks/speed.py: the bare model, eager and as a graph, and attacks of other libraries in the same rounds;
+five rounds, or as many as begin within ``--limit`` seconds); the first ``measure`` of a process, on a machine as it
 comes and once Triton has compiled its kernels there. Accuracy (benchmarks/precision.py) is measured apart.
 
 The record, bars-DEVICE, is written after each case. The numbers of a case are also kept in ``--parts`` (.cache/bars),
@@ -30,11 +30,12 @@ import torch
 from record import DEVICE, write
 from torch import Tensor, nn
 
-BATCHES = {"cifar-resnet18": 256, "resnet50": 64, "vit-base": 64, "convnext-tiny": 64}
+BATCHES = {"cifar-resnet18": 256, "resnet50": 64, "convnext-tiny": 64, "vit-base": 64}  # the longest last
 PASSES = (400, 2000)
 ROUNDS = 5
 CONTENDERS = ("bare plain float32", "bare graph", "adv-lib", "foolbox DDN", "race l2")
-LIMIT = 45  # seconds of rounds per case: eight cases, their warm-ups and start-ups take about 10 minutes
+PEERS_PASSES = 20
+LIMIT = 45  # seconds after which no round of a case begins: with warm-ups and start-ups all take about 8 minutes
 COLD = {  # cases, and what they measure; the first one compiles Triton's kernels where the machine has none
     "cold start": "first measure of 128 images on a ResNet-20, seconds",
     "cold start again": "the same in a second process, seconds",
@@ -100,8 +101,8 @@ def cold_start(n: int = 128) -> dict[str, float]:
 
 
 def cases() -> list[str]:
-    """All cases, those that take longest last."""
-    return [*COLD, *(f"{name}:{batch}:{passes}" for passes in PASSES for name, batch in BATCHES.items())]
+    """All cases."""
+    return [*COLD, *(f"{name}:{batch}" for name, batch in BATCHES.items())]
 
 
 def part_of(case: str, folder: Path) -> Path:
@@ -124,10 +125,9 @@ def run_case(case: str, folder: Path, limit: float) -> dict[str, Any]:
         if case in COLD:
             command = [__file__, "--cold-start", part.stem]
         else:
-            name, batch, passes = case.split(":")
             command = [
-                str(Path(__file__).with_name("speed.py")), "--cases", f"{name}:{batch}", "--passes", passes,
-                "--peers-passes", "40", "--rounds", str(ROUNDS), "--limit", str(limit), "--warm-ups", "1",
+                str(Path(__file__).with_name("speed.py")), "--cases", case, "--passes", *map(str, PASSES),
+                "--peers-passes", str(PEERS_PASSES), "--rounds", str(ROUNDS), "--limit", str(limit), "--warm-ups", "1",
                 "--modes", "default", "--only", *CONTENDERS, "--record", part.stem,
             ]  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,14 +143,13 @@ def figures(case: str, numbers: Any) -> Iterator[Figure]:
         return
     (found,) = numbers
     rows = {row["name"]: row for row in found["rows"]}
-    ours = rows["race l2"]
-    name = f"{found['model']}, {found['passes']} passes"
-    peers = [_ratio(ours, rows[peer]) for peer in PEERS if peer in rows]
-    of_peer = max(peers) if len(peers) == len(PEERS) else nan  # without one of them, the fastest is not known
-    yield Figure(f"{name}: time over that of the fastest other library", of_peer, OF_PEER)
-    if found["passes"] == PASSES[-1]:
-        bare = [_ratio(ours, row) for each, row in rows.items() if each.startswith("bare graph bf16")]
-        yield Figure(f"{name}: time over that of the bare model in bf16", max(bare, default=nan), OF_BARE)
+    for passes in PASSES:
+        ours, name = rows[f"race l2, {passes} passes"], f"{found['model']}, {passes} passes"
+        peers = [_ratio(ours, rows[peer]) for peer in PEERS if peer in rows]
+        of_peer = max(peers) if len(peers) == len(PEERS) else nan  # without one of them, the fastest is not known
+        yield Figure(f"{name}: time over that of the fastest other library", of_peer, OF_PEER)
+    bare = [_ratio(ours, row) for each, row in rows.items() if each.startswith("bare graph bf16")]
+    yield Figure(f"{name}: time over that of the bare model in bf16", max(bare, default=nan), OF_BARE)
     if found["model"] == "vit-base":
         plain = rows.get("bare plain float32", {}).get("MiB", 0)
         yield Figure(f"{name}: memory over that of the bare model", ours["MiB"] / plain if plain else nan, OF_MEMORY)

@@ -1,7 +1,7 @@
 r"""The time of a pass: the bare model, our attacks and those of other libraries, on the same batch in one run.
 
     PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/speed.py --data cifar10=FILE.npz imagenet=FILE.npz \
-        [--cases cifar10-resnet32:128 …] [--only WORD …] [--modes MODE …] [--passes 200] [--peers-passes 200] \
+        [--cases cifar10-resnet32:128 …] [--only WORD …] [--modes MODE …] [--passes 200 …] [--peers-passes 200] \
         [--rounds 5] [--limit SECONDS] [--record NAME]
 
 In every round each contender runs once, in turn; ratios are taken within a round, and the record holds the median of
@@ -10,9 +10,9 @@ their memory counts.
 The unit is a forward and a backward with respect to the input. "bare" is the model alone, eager or as a CUDA graph, in
 full float32, tf32 or bf16, with its memory format as it comes or channels last. Other libraries run with torch's
 default precision flags, adv-lib also with a model in bf16. Four cases are networks of timm with random weights: the
-time of a pass does not depend on them. ``--modes`` are ways in which our attacks evaluate the model ("default" is one);
-``--peers-passes`` is the number of passes of other libraries, and of the bare model if below 40: the time per pass
-hardly depends on it. On a CPU: one thread, process time.
+time of a pass does not depend on them. With several ``--passes`` our attacks run with each of them. ``--modes`` are
+ways in which our attacks evaluate the model ("default" is one); ``--peers-passes`` is the number of passes of other
+libraries, and of the bare model if below 40: the time per pass hardly depends on it. On a CPU: one thread, process time.
 
 ``benchmarks/bars.py`` runs the cases that a release must pass on a GPU, in about 10 minutes:
 
@@ -168,7 +168,7 @@ def capture(once: Callable[[], Tensor], passes: int, precision: str) -> Contende
 
 
 def our_attacks(session: Session, batch: Batch, passes: int, mode: str) -> dict[str, Contender]:
-    """Our attacks in an open session."""
+    """Our attacks in an open session, with this budget."""
 
     def contender(name: str, attack: Attack) -> Contender:
         norm = as_norm(name)
@@ -270,7 +270,7 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
     model, x, y = open_case(model_name, int(size), files)
     if options.quality:
         return {"model": model_name, "batch": len(x), **compare_quality(model, x, y)}
-    bare = bare_model(model, x, min(40, options.passes, options.peers_passes), options.only)
+    bare = bare_model(model, x, min(40, *options.passes, options.peers_passes), options.only)
     contenders = bare | other_libraries(model, x, y, options.peers_passes)
     contenders = select(contenders, options.only)
     memory = {each: time_pass(run)[1] for each, run in contenders.items()}  # of the first run: captured graphs stay
@@ -287,12 +287,16 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
             before = allocated()
             session = stack.enter_context(open_session(classifier))
             batch = session.validate(x, y)
-            ours = our_attacks(session, batch, options.passes, mode)
+            ours = {
+                f"{each}, {passes} passes" if len(options.passes) > 1 else each: run
+                for passes in options.passes
+                for each, run in our_attacks(session, batch, passes, mode).items()
+            }
             copies = (allocated() - before) / 2**20  # of the model: folded, in 16 bits
             for each, run in select(ours, options.only).items():
                 contenders[each] = run
                 memory[each] = copies + max(time_pass(run)[1] for _ in range(options.warm_ups))
-            low = session.calibrate(batch.images, low=Race().low_precision(L2, options.passes))
+            low = session.calibrate(batch.images, low=Race().low_precision(L2, max(options.passes)))
             reasons[mode] = session.describe(low.search_precision)
         rounds: list[dict[str, tuple[float, float]]] = []
         began = time.perf_counter()
@@ -302,8 +306,8 @@ def measure_case(name: str, files: dict[str, list[str]], options: argparse.Names
     for row in rows:
         print(name, row, flush=True)
     return {
-        "model": model_name, "batch": len(x), "passes": options.passes, "passes of peers": options.peers_passes,
-        "rows": rows, "execution": reasons,
+        "model": model_name, "batch": len(x), "passes of peers": options.peers_passes,
+        "passes": options.passes[0] if len(options.passes) == 1 else options.passes, "rows": rows, "execution": reasons,
     }  # fmt: skip
 
 
@@ -368,7 +372,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--modes", nargs="+", default=[mode.strip() or "default" for mode in MODES[DEVICE]], metavar="MODE"
     )
-    parser.add_argument("--passes", type=int, default=200)
+    parser.add_argument("--passes", type=int, nargs="+", default=[200])
     parser.add_argument("--peers-passes", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=float("inf"))  # seconds per case after which no round begins

@@ -145,7 +145,8 @@ def capture(function: Callable[[], Any], device: torch.device, pool: Any) -> tup
     """The graph of what the function launches, and what it returns: tensors that each replay overwrites."""
     graph, stream = torch.cuda.CUDAGraph(), _stream(device)
     with _CAPTURING:
-        torch.cuda.empty_cache()  # while it captures, the allocator cannot reclaim idle memory
+        if _scarce(device):  # while it captures, the allocator cannot reclaim idle memory
+            torch.cuda.empty_cache()
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -155,6 +156,12 @@ def capture(function: Callable[[], Any], device: torch.device, pool: Any) -> tup
                 graph.capture_end()
         torch.cuda.current_stream(device).wait_stream(stream)
     return graph, answer
+
+
+def _scarce(device: torch.device) -> bool:
+    """Whether less memory is free than this process holds, in use or idle."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free < torch.cuda.memory_reserved(device)
 
 
 @cache

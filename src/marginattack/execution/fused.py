@@ -1,6 +1,6 @@
 """Which formulas run as GPU kernels: those of ℓ2 and ℓ∞, on a GPU where Triton works. Importing this registers them."""
 
-from functools import cache
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from torch import Tensor
@@ -23,13 +23,28 @@ def available(x: Tensor) -> bool:
     return x.is_cuda
 
 
-@cache
+_loading: "list[Future[Any]]" = []
+
+
+def start_loading(columns: int) -> None:
+    """Begin to load the kernels in a thread, for rows of this length: most of it is reading and hashing files."""
+    if not _loading:
+        pool = ThreadPoolExecutor(1, thread_name_prefix="kernels")
+        _loading.append(pool.submit(_load, columns))
+        pool.shutdown(wait=False)
+
+
 def load() -> Any:
     """The module of kernels; None where Triton is missing or cannot compile them."""
+    start_loading(2)
+    return _loading[0].result()
+
+
+def _load(columns: int) -> Any:
     try:
         from marginattack.execution import kernels
 
-        kernels.run_all()
+        kernels.run_all(columns)
     except Exception:
         return None
     return kernels

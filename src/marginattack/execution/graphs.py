@@ -106,6 +106,8 @@ def graph_rows(n: int, full_batch: int = 0) -> int:
     """
     if 4 * n > 3 * full_batch and n <= full_batch:
         return full_batch
+    if n < 8:
+        return 1 << (n - 1).bit_length()
     step = max(8, 1 << max(0, n.bit_length() - 5))
     return -(-n // step) * step
 

@@ -79,17 +79,21 @@ def margin(logits: Logits, goals: Goals, relative: float, absolute: float) -> tu
     return value, crossed, slopes
 
 
-def run_all() -> None:
-    """Run every kernel once; whatever is wrong with them on this machine is raised."""
+def run_all(columns: int) -> None:
+    """Run every kernel once on rows of this length; whatever is wrong with them on this machine is raised.
+
+    The arguments are laid out as those of an attack, so that what is compiled here serves it.
+    """
     from marginattack.core.norms import L2
 
-    x = torch.ones(1, 2, device="cuda")
-    one, goals, box = x[:, :1].clone(), torch.ones(1, 2, dtype=torch.int64, device="cuda"), Box(0 * x[:, :1], x[:, :1])
-    _, crossed, _ = margin(x, goals, 0.0, 0.0)
+    x = torch.ones(2, columns, device="cuda")
+    one, goals = x[:, :1].clone(), torch.ones(2, 2, dtype=torch.int64, device="cuda")
+    box, state, numbers = Box(x.new_zeros(1, 1), x.new_ones(1, 1)), x.new_ones(2, 3), x.new_ones(2, 4)[:, 1:]
+    _, crossed, _ = margin(x.new_ones(2, 10), goals, 0.0, 0.0)
     for uniform in (False, True):
         kernels = Kernels(uniform)
         kernels.onto_plane(x, x, one, box)
-        kernels.descend(x, x, x.new_ones(1, 3), x.new_ones(1, 3), one, x, x, box, memory=0.0, growth=0.0)
+        kernels.descend(x, x, state, numbers, one, x, x, box, memory=0.0, growth=0.0)
         kernels.record(x, Incumbent(x, box, L2), crossed, goals, 2)
     torch.cuda.synchronize()
 

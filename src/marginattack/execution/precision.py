@@ -17,8 +17,9 @@ CANDIDATES = ("fp16", "bf16")  # the finest first; tf32 is slower, and a flag of
 TRIED = 32  # inputs whose gradients are compared
 MOST_ERROR = 0.002  # largest change of a logit, as a share of the median lead of the highest one; chosen by trials on
 # an H200, whose record (benchmarks/records/precision-cuda.json) does not hold it; benchmarks/precision.py now does
-TYPICAL = 0.2  # of it, the most that the logits of the median input may change
-LEAST_COSINE = 0.99  # of the gradients of each input in both precisions
+TYPICAL = 0.5  # of it, the most that the logits of the median input may change
+LEAST_COSINE = 0.99  # of the gradients of an input in both precisions
+TURNED = 0.05  # of the inputs, the share whose gradients may turn further: at a kink, rounding decides
 CLEAR = 10  # tolerances of the low precision by which an input must be away from the boundary
 
 
@@ -36,13 +37,14 @@ def choose_precision(exact: ModelEvaluator, images: Tensor, logits: Logits) -> s
     if not has_low_precision(classifier.device) or {classifier.dtype, images.dtype} != {torch.float32}:
         return "float32"
     few = images[:TRIED].to(classifier.device)
-    gradient = gradients(exact, few)
+    pair = logits[:TRIED].topk(2, dim=1).indices.to(classifier.device)
+    gradient = gradients(exact, few, pair)
     for precision in CANDIDATES:
         try:
             low = replace(exact, precision=precision)
             largest, typical = logit_error(low, images, logits)  # not a number: it overflows
             small = largest <= MOST_ERROR and typical <= TYPICAL * MOST_ERROR
-            if small and float(cosine_similarity(gradient, gradients(low, few)).min()) >= LEAST_COSINE:
+            if small and not turned(gradient, gradients(low, few, pair)):
                 return precision
         except (torch.OutOfMemoryError, MemoryError):
             raise
@@ -77,10 +79,15 @@ def by_clarity(
     return [(part, each) for part, each in ((rows[clear], evaluator), (rows[~clear], exact)) if len(part)]
 
 
-def gradients(evaluator: ModelEvaluator, images: Tensor) -> Tensor:
-    """The gradients of the lead of the highest logit, flat."""
+def gradients(evaluator: ModelEvaluator, images: Tensor, pair: Tensor) -> Tensor:
+    """The gradients of the lead of the first class of each pair over the second, flat."""
     leaf = images.detach().clone().requires_grad_()
     with torch.enable_grad(), evaluator.flags():
-        highest = evaluator.logits(leaf).topk(2, dim=1).values
-        (gradient,) = torch.autograd.grad((highest[:, 0] - highest[:, 1]).sum(), leaf)
+        own, other = evaluator.logits(leaf).gather(1, pair).T
+        (gradient,) = torch.autograd.grad((own - other).sum(), leaf)
     return gradient.flatten(1)
+
+
+def turned(gradient: Tensor, other: Tensor) -> bool:
+    """Whether too many gradients point elsewhere in the other precision; one that is not a number does."""
+    return float((~(cosine_similarity(gradient, other) >= LEAST_COSINE)).double().mean()) > TURNED

@@ -38,6 +38,7 @@ from marginattack.core.sharing import forked_random
 from marginattack.core.types import Labels, Logits, Mask
 from marginattack.core.validation import NO_LABEL, PROBED, Batch, check_batch
 from marginattack.errors import InputError, one_line
+from marginattack.execution import fused
 from marginattack.execution.compilation import Compiler
 from marginattack.execution.copies import Copies
 from marginattack.execution.evaluator import ModelEvaluator
@@ -157,6 +158,8 @@ class Session:
             InputError: They make no sense together, or the model is not a deterministic function of each input.
         """
         batch = check_batch(self.classifier, images, labels, targets, ids)
+        if self.classifier.device.type == "cuda":
+            fused.start_loading(batch.images[0].numel())
         x = batch.images[:PROBED].to(self.classifier.device)
         self.probe = Probe(batch.classes, edits_input=self.classifier.edits_input(x))
         if self.randomized is not None:

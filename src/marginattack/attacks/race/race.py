@@ -37,7 +37,7 @@ BLOCKED = 0.5  # the way to the tangent plane without the box, over that inside 
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
-EXACT_PASSES = 80  # of the polish, its last, which are in float32 after a search in low precision
+EXACT_SHARE, MOST_EXACT = 16, 40  # after a search in low precision, the last passes / 16 of the polish are in float32
 
 
 @final
@@ -114,7 +114,7 @@ class Race(Attack):
                 (rows, plan_all(table, norm, left(rows), min(len(classes), number), starts))
                 for (rows, table), number in zip(groups, followed, strict=True)
             ]
-            exact = EXACT_PASSES if low_precision else 0
+            exact = min(MOST_EXACT, passes // EXACT_SHARE) if low_precision else 0
             run_groups(search, [(rows, split_last(phases, exact)[0]) for rows, phases in planned], classes)
         if low_precision:  # the last steps are in full precision
 
