@@ -12,7 +12,8 @@ full float32, tf32 or bf16, with its memory format as it comes or channels last.
 default precision flags, adv-lib also with a model in bf16. Four cases are networks of timm with random weights: the
 time of a pass does not depend on them. With several ``--passes`` our attacks run with each of them. ``--modes`` are
 ways in which our attacks evaluate the model ("default" is one); ``--peers-passes`` is the number of passes of other
-libraries, and of the bare model if below 40: the time per pass hardly depends on it. On a CPU: one thread, process time.
+libraries, and of the bare model if below 40: the time per pass hardly depends on it. On a CPU: one thread and process
+time.
 
 ``benchmarks/bars.py`` runs the cases that a release must pass on a GPU, in about 10 minutes:
 
