@@ -9,8 +9,10 @@ comes and once Triton has compiled its kernels there. Accuracy (benchmarks/preci
 
 The record, bars-DEVICE, is written after each case. The numbers of a case are also kept in ``--parts`` (.cache/bars),
 so that the same command continues where it was interrupted; remove that folder to begin anew. On another machine,
-``--resume`` takes the cases of an earlier record. A case that fails does not stop the others. Exit code 1: a bar was
-missed, or could not be measured.
+``--resume`` takes the cases of earlier records, of two with the same case that of the later one. A record of a copy of
+the tree whose repository was at another commit says "dirty"; ``--commit`` states whose code that was, and the record
+keeps what it said of itself as "stated". A case that fails does not stop the others. Exit code 1: a bar was missed, or
+could not be measured.
 """
 
 import argparse
@@ -110,11 +112,13 @@ def part_of(case: str, folder: Path) -> Path:
     return folder / f"{case.replace(':', '-').replace(' ', '-')}.json"
 
 
-def restore_parts(record: Path, folder: Path) -> None:
-    """Take the cases of an earlier record as measured."""
+def restore_parts(record: Path, folder: Path, commit: str | None = None) -> None:
+    """Take the cases of an earlier record as measured; ``commit`` is that of a copy that could not tell it."""
     folder.mkdir(parents=True, exist_ok=True)
     found = json.loads(record.read_text())
     for each, conditions in zip(found["numbers"], found["parts"], strict=True):
+        if commit and conditions["commit"].endswith("-dirty"):
+            conditions |= {"commit": commit, "stated": conditions["commit"]}
         part_of(each["case"], folder).write_text(json.dumps({"conditions": conditions, "numbers": each["numbers"]}))
 
 
@@ -155,6 +159,11 @@ def figures(case: str, numbers: Any) -> Iterator[Figure]:
         yield Figure(f"{name}: memory over that of the bare model", ours["MiB"] / plain if plain else nan, OF_MEMORY)
 
 
+def timed_cases(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cases of a record in which passes were timed, as benchmarks/speed.py records them."""
+    return [case for result in results if result["case"] not in COLD for case in result["numbers"]]
+
+
 def _ratio(row: dict[str, Any], other: dict[str, Any]) -> float:
     """The median over the rounds of their ratio."""
     return float(median(a / b for a, b in zip(row["rounds"], other["rounds"], strict=True)))
@@ -166,14 +175,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD")
     parser.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS")
     parser.add_argument("--parts", type=Path, default=Path(".cache/bars"), metavar="FOLDER")
-    parser.add_argument("--resume", type=Path, metavar="RECORD")
+    parser.add_argument("--resume", type=Path, nargs="+", default=[], metavar="RECORD")
+    parser.add_argument("--commit", metavar="COMMIT", help="of the record that is resumed")
     parser.add_argument("--cold-start", metavar="RECORD", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.cold_start is not None:
         write(options.cold_start, cold_start())
         return
-    if options.resume is not None:
-        restore_parts(options.resume, options.parts)
+    for earlier in options.resume:
+        restore_parts(earlier, options.parts, options.commit)
     results, parts, verdicts = [], [], []
     for case in cases():
         if not any(word in case for word in options.only):
@@ -191,7 +201,7 @@ def main() -> None:
         for each in found:
             print(f"{each.name}: {each.value:.3g}, at most {each.most:g}: {each.verdict}", flush=True)
             verdicts.append(each.verdict)
-        write(f"bars-{DEVICE}", results, parts=parts)
+        write(options.resume[0].stem if options.resume else f"bars-{DEVICE}", results, parts=parts)
     sys.exit(int(set(verdicts) != {"met"}))
 
 

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from statistics import mean, median
 from typing import Any
 
+from bars import timed_cases
+
 from marginattack.reproduce.markdown import table
 
 HEADER = ("model", "batch", "search of Race", "over the plain model", "over the fastest library", "which is")
+DEFAULT_PASSES = ("race l2, 400 passes", "race l2, 2000 passes")
 NORMS = {"l1": "ℓ1", "l2": "ℓ2", "linf": "ℓ∞"}
 
 
@@ -179,14 +182,30 @@ def statistics(values: list[float]) -> tuple[float, float, float, float]:
     return mean(values), mean(ordered[cut : len(ordered) - cut]), median(values), ordered[-1]
 
 
-def pass_ratios(cuda: list[dict[str, Any]], timm: list[dict[str, Any]]) -> list[str]:
+def bars(results: list[dict[str, Any]]) -> list[str]:
+    """Each figure that a release must reach on a GPU (docs/speed.md)."""
+    figures = [figure for result in results for figure in result["figures"]]
+    rows = [
+        (
+            each["name"],
+            f"{each['value']:.2f}",
+            f"{each['most']:g}",
+            "met" if each["value"] <= each["most"] else "missed",
+        )
+        for each in figures
+    ]
+    return table(("figure", "measured", "at most", ""), rows)
+
+
+def pass_ratios(cuda: list[dict[str, Any]], bars: list[dict[str, Any]]) -> list[str]:
     """The time of a pass of Race on an H200 over that of the plain model and of the fastest library (docs/speed.md)."""
-    return table(HEADER, _ratio_rows([*cuda, *timm], ("race l2", "race l2 bf16", "race l2 bf16 compiled")))
+    names = ("race l2", *DEFAULT_PASSES, "race l2 bf16", "race l2 bf16 compiled")
+    return table(HEADER, _ratio_rows([*cuda, *timed_cases(bars)], names))
 
 
-def default_pass_ratios(cuda: list[dict[str, Any]], timm: list[dict[str, Any]]) -> list[str]:
-    """The same of Race as it was measured by default (README)."""
-    return table(HEADER[:-1], [row[:-1] for row in _ratio_rows([*cuda, *timm], ("race l2",))])
+def default_pass_ratios(bars: list[dict[str, Any]]) -> list[str]:
+    """The same with the default settings (README)."""
+    return table(HEADER[:-1], [row[:-1] for row in _ratio_rows(timed_cases(bars), DEFAULT_PASSES)])
 
 
 def _ratio_rows(cases: list[dict[str, Any]], names: Sequence[str]) -> list[Sequence[object]]:
@@ -207,7 +226,8 @@ def _ratio_rows(cases: list[dict[str, Any]], names: Sequence[str]) -> list[Seque
 def _search(name: str, case: dict[str, Any]) -> str:
     """The precision of the search of a row."""
     known = case.get("execution", {}).get("", {}).get("precision")
-    return name.removeprefix("race l2").strip() or known or "float32"
+    mode, _, passes = name.removeprefix("race l2").partition(",")
+    return f"{mode.strip() or known or 'float32'}{',' if passes else ''}{passes}"
 
 
 def _ratio(row: dict[str, Any], other: dict[str, Any]) -> float:

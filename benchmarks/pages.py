@@ -3,12 +3,14 @@
 python benchmarks/pages.py
 """
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bars import timed_cases
 from growth import LABELS
 from record import RECORDS, read
 
@@ -16,7 +18,7 @@ from marginattack.reproduce.markdown import table
 
 ROOT = Path(__file__).parents[1]
 MARK = "<!-- from benchmarks/records/choose.json, by benchmarks/pages.py -->"
-SPEED = "<!-- from benchmarks/records/speed-*.json, quality-*.json and growth-*.json, by benchmarks/pages.py -->"
+SPEED = "<!-- from benchmarks/records/speed-*.json, quality-*, growth-* and bars-*, by benchmarks/pages.py -->"
 ABLATION = "<!-- from benchmarks/records/ablation.json, by benchmarks/pages.py -->"
 HEAD = """# Parity with public implementations
 
@@ -102,6 +104,10 @@ def speed() -> str:
         for path in sorted(RECORDS.glob(f"{kind}-*.json")):
             conditions, numbers = read(path)
             parts += [f"{conditions}:", "", *lines(numbers), ""]
+    for path in sorted(RECORDS.glob("bars-*.json")):
+        on = json.loads(path.read_text())["parts"][-1]
+        parts += [f"`python benchmarks/bars.py`, {on['date']}, {on['hardware']}, commit {on['commit']}:", ""]
+        parts += [*_speed_tables(timed_cases(read(path)[1])), ""]
     return "\n".join(parts).strip()
 
 
@@ -124,7 +130,8 @@ def _speed_tables(numbers: list[dict[str, Any]]) -> list[str]:
             spread = f"{row['from']:.3g}, {row['to']:.3g}"
             name = f"{row['name']}{_precision(row['name'], case)}"
             cells.append((name, f"{row['ms']:.4g}", spread, own, best, row["MiB"] or ""))
-        passes = f"{case['passes']} passes (other libraries {case['passes of peers']}, the bare model at most 40)"
+        ours = case["passes"] if isinstance(case["passes"], int) else " and ".join(map(str, case["passes"]))
+        passes = f"{ours} passes (other libraries {case['passes of peers']}, the bare model at most 40)"
         rounds = len(rows[0]["rounds"])
         title = f"{case['model']}, batch {case['batch']}, {passes}, {rounds} round{'s' if rounds > 1 else ''}:"
         lines += [title, "", *table(header, cells), ""]

@@ -107,7 +107,7 @@ def test_a_failing_case_does_not_stop_the_others_and_a_record_is_resumed_elsewhe
         if "--cold-start" not in command:
             raise subprocess.CalledProcessError(3, command)
         ran.append(name := command[-1])
-        part = {"conditions": {"command": name}, "numbers": {"first": 1.0}}
+        part = {"conditions": {"command": name, "commit": "be21592-dirty"}, "numbers": {"first": 1.0}}
         (Path(env["OUT"]) / f"{name}.json").write_text(json.dumps(part))
 
     monkeypatch.setattr(bars, "subprocess", SimpleNamespace(run=run, CalledProcessError=subprocess.CalledProcessError))
@@ -122,6 +122,9 @@ def test_a_failing_case_does_not_stop_the_others_and_a_record_is_resumed_elsewhe
     found = json.loads(record.read_text())
     assert [each["case"] for each in found["numbers"]] == list(bars.COLD)
     assert [part["command"] for part in found["parts"]] == ran
+    bars.restore_parts(record, tmp_path / "c", "abc1234")
+    copied = json.loads((tmp_path / "c" / "cold-start.json").read_text())["conditions"]
+    assert copied == {"command": "cold-start", "commit": "abc1234", "stated": "be21592-dirty"}
     monkeypatch.setattr(sys, "argv", ["bars.py", "--parts", str(tmp_path / "b"), "--only", "cold"])
     with pytest.raises(SystemExit, match="0"):
         bars.main()

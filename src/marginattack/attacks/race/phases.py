@@ -191,9 +191,8 @@ MASKED = Profile(
         search=(
             Phase("descend", DESCENT, "input", 0.6),
             Phase("target", DESCENT, "input", 0.2, per="class", least_starts=3),
-            Phase("restart", STEADY_DESCENT, "random", 0.25, per="start"),  # with the next, twice as many as elsewhere
-            Phase("restart", STEADY_DESCENT, "random", 0.25, per="start", kinds=SCOUTED),
-            Phase("restart", STEADY_DESCENT, "corner", 0.25, per="start", kinds=("cube",)),
+            *2 * (Phase("restart", STEADY_DESCENT, "random", 0.25, per="start", kinds=SCOUTED),),
+            Phase("restart", STEADY_DESCENT, ("corner", "flip", "random"), 0.25, per="start", kinds=("cube",)),
             Phase("propose", PROPOSALS, "incumbent", 0.4, per="budget", kinds=("cube",)),
         ),
         polish=POLISH,
