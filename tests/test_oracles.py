@@ -20,7 +20,7 @@ def test_linear_margins_are_exact_on_a_thousand_instances(norm: str, boxed: bool
         found = ma.measure(oracle.model, oracle.images, oracle.labels, norm, attack=attack, bounds=oracle.bounds)
         exact = oracle.exact(norm)
         assert np.isfinite(exact).all()
-        np.testing.assert_allclose(found.distance.numpy(), exact, rtol=1e-4)
+        np.testing.assert_allclose(found.distance.numpy(), exact, rtol=1e-4, atol=2**-23)  # pixels are in float32
         instances += len(exact)
     assert instances >= 1000
 

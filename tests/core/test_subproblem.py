@@ -150,7 +150,8 @@ def test_a_sample_attacked_by_itself_does_not_depend_on_its_batch() -> None:
     for i in (0, 7, 19):
         alone = pose(model, images[i : i + 1], labels[i : i + 1], ids=[i])
         alone.for_each_sample(attack)
-        assert alone.incumbent.points[0].equal(together.incumbent.points[i])
+        # up to rounding: the decision tolerance is calibrated per batch
+        torch.testing.assert_close(alone.incumbent.points[0], together.incumbent.points[i], rtol=1e-12, atol=1e-12)
         assert alone.budget.forwards[0] == together.budget.forwards[i]
         assert alone.draws.uniform()[0].equal(later[i])
 
