@@ -31,6 +31,7 @@ from record import RECORDS
 from marginattack.reproduce.markdown import table
 
 ROOT = Path(__file__).parents[1]
+CONDITIONS = ("command", "date", "hardware", "commit", "python", "torch")  # rows alike in these share a line
 PAGE, IMAGES = ROOT / "docs/benchmark-results.md", ROOT / "docs/img"
 HEAD = """# Benchmark results
 
@@ -219,11 +220,12 @@ def figure(found: list[Row], norm: str) -> str:
 
 def conditions(found: list[Row]) -> list[str]:
     """Samples, conditions of the runs, attacks that did not run, and failures."""
-    by_model, made = defaultdict[str, dict[str, Row]](dict), defaultdict[str, list[tuple[str, str]]](list)
+    by_model, made = defaultdict[str, dict[str, Row]](dict), defaultdict[tuple[str, ...], list[tuple[str, str]]](list)
     for each in found:
         by_model[each["model"]][each["norm"]] = each
         for row in each["rows"]:
-            made[json.dumps(each["on"][row["on"]], sort_keys=True)].append((row["attack"], each["model"]))
+            on = each["on"][row["on"]]
+            made[tuple(on[key] for key in CONDITIONS)].append((row["attack"], each["model"]))
     header = ("model", "n", f"median of d_best: {', '.join(NORMS.values())}", "largest d_best", "runs")
     rows = []
     for model, norms in by_model.items():
@@ -231,12 +233,12 @@ def conditions(found: list[Row]) -> list[str]:
         values = (", ".join(str(pool.get(key, "—")) for pool in pools) for key in ("median", "d_max", "runs"))
         rows.append((model, "/".join(str(n) for n in sorted({each["n"] for each in norms.values()})), *values))
     parts = ["## Conditions", "", *table(header, rows), ""]
-    for text, pairs in made.items():
-        on, attacks, models = json.loads(text), *(sorted(set(names)) for names in zip(*pairs, strict=True))
+    for (command, date, hardware, commit, python, torch), pairs in made.items():
+        attacks, models = (sorted(set(names)) for names in zip(*pairs, strict=True))
         who = f"{len(attacks)} attacks" if len(attacks) > 3 else ", ".join(attacks)
         parts.append(
-            f"- {len(pairs)} rows ({who}; {', '.join(models)}): `{on['command']}`, {on['date']}, {on['hardware']}, "
-            f"commit {on['commit']}, Python {on['python']}, torch {on['torch']}"
+            f"- {len(pairs)} row{'s' * (len(pairs) > 1)} ({who}; {', '.join(models)}): `{command}`, {date}, "
+            f"{hardware}, commit {commit}, Python {python}, torch {torch}"
         )
     return [*parts, "", *coverage(found), *failures(found)]
 
