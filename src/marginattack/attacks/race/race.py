@@ -35,6 +35,7 @@ TURNED = 0.4  # one below which, in ℓ0, steps along the gradient at x₀ canno
 STRAIGHT = 0.8  # one above which the gradient at x₀ is trusted though it points out of the box
 BLOCKED = 0.5  # the way to the tangent plane without the box, over that inside it: below, the gradient points outside
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
+OVERSHOT = 0.4  # how far below zero a near-linear sample's step may bring c, as a share of what may be left of it
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
 EXACT_SHARE, MOST_EXACT = 16, 40  # after a search in low precision, the last passes / 16 of the polish are in float32
@@ -47,10 +48,10 @@ class Race(Attack):
 
     The phases are data: the tables in ``attacks/race/phases.py``, one per profile and budget class;
     ``print(Race().plan(norm="l2", budget=400))`` shows them with their passes. A sample's profile is near-linear
-    where a step to the tangent plane of x₀ leaves less than ``trust`` of c, and a gradient whose cosine with that at x₀
-    is above 1 − ``trust``, or where that plane is next to x₀; masked where it is far and the gradients are nearly
-    perpendicular, or the gradient points out of the box; else curved. Where the norm counts coordinates (ℓ0) there are
-    two profiles of its own, unless a bound is infinite. docs/method.md describes each phase.
+    where a step to the tangent plane of x₀ leaves less than ``trust`` of c, hardly overshoots, and ends at a gradient
+    whose cosine with that at x₀ is above 1 − ``trust``, or where that plane is next to x₀; masked where it is far and
+    the gradients are nearly perpendicular, or the gradient points out of the box; else curved. Where the norm counts
+    coordinates (ℓ0) there are two profiles of its own, unless a bound is infinite. docs/method.md describes each phase.
 
     Args:
         passes: What is spent where no budget is given; a budget is spent as a whole.
@@ -196,8 +197,8 @@ class Race(Attack):
     def classify(self, problem: Problem) -> tuple[Mask, Mask]:
         """Which samples are near-linear, and which masked.
 
-        Near-linear: a step to the tangent plane of x₀ nearly reaches the boundary, the gradient hardly turns, and the
-        box hardly lengthens the step; or the step is small in every coordinate, so that slides can follow the boundary,
+        Near-linear: a step to the tangent plane of x₀ ends near the boundary, the gradient hardly turns, and the box
+        hardly lengthens the step; or the step is small in every coordinate, so that slides can follow the boundary,
         lowers c and does not overshoot. Masked: the step is long, and the gradients at its ends are nearly
         perpendicular or the one at x₀ points out of the box; in ℓ0, also where the step hardly lowers c and the
         gradient turns.
@@ -219,7 +220,7 @@ class Race(Attack):
         else:
             flat &= (cosine > STRAIGHT) | (c > (1 - self.trust) * step)
             masked = ((cosine < PERPENDICULAR) | ((cosine < STRAIGHT) & (c < BLOCKED * step))) & far
-        near_linear = (c_z > -self.trust * c) & (flat | near)
+        near_linear = (c_z > -OVERSHOT * self.trust * c) & (flat | near)
         return near_linear[:, 0], (~near_linear & masked)[:, 0]
 
     def nearest_classes(self, problem: Problem, number: int, passes: int) -> list[Labels]:
