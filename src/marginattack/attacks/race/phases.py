@@ -120,6 +120,7 @@ DESCENT = DescentRule()
 SLOW_DESCENT = DescentRule(warmup=0.625)  # for few steps
 BOLD_DESCENT = DescentRule(warmup=0.625, pulse=Cosine(0.4, 0.002))  # from far starts
 STEADY_DESCENT = DescentRule(warmup=0.625, pulse=Cosine(0.4, 0.002), memory=0.5)
+STEADIER_DESCENT = DescentRule(warmup=0.625, pulse=Cosine(0.4, 0.002), memory=0.7)  # from far starts in ℓ1
 SCOUT = DescentRule(scout=True)
 PROPOSALS = ProposalRule()
 REFINEMENT = DescentRule(step=Cosine(0.3, 0.01), pulse=Cosine(0.05, 0.001), warmup=0.0)
@@ -186,7 +187,14 @@ NEAR_LINEAR = Profile(
 
 MASKED = Profile(
     "MASKED",
-    short=Table(search=(Phase("restart", BOLD_DESCENT, "random", 1.0),), polish=POLISH, polish_weight=0.1),
+    short=Table(
+        search=(
+            Phase("restart", BOLD_DESCENT, "random", 1.0, kinds=("cube", "round")),
+            Phase("restart", STEADIER_DESCENT, "random", 1.0, kinds=("sparse",)),
+        ),
+        polish=POLISH,
+        polish_weight=0.1,
+    ),
     long=Table(
         search=(
             Phase("descend", DESCENT, "input", 0.6),
@@ -201,7 +209,8 @@ MASKED = Profile(
 )
 
 CORNERS, SMOOTHED, PRUNING = CornersRule(), SmoothedRule(), PruningRule()
-FAST_CORNERS, FAST_SMOOTHED = CornersRule(growth=3.0), SmoothedRule(step=Cosine(1.0, 0.3), threshold=0.02)  # few steps
+FAST_CORNERS, FAST_SMOOTHED = CornersRule(growth=3.0), SmoothedRule(step=Cosine(1.0, 0.6), threshold=0.02)  # few steps
+HALVING = SmoothedRule(step=Cosine(0.5, 0.3), threshold=0.02)  # its first step drops small changes, halves the others
 PRUNE = (Phase("prune", PRUNING, "incumbent", 1.0),)
 
 SPARSE = Profile(
@@ -221,8 +230,20 @@ SPARSE = Profile(
 
 MASKED_SPARSE = Profile(
     "MASKED_SPARSE",
-    short=Table(search=(Phase("smooth", FAST_SMOOTHED, "input", 1.0),), polish=PRUNE, polish_weight=0.2),
-    long=replace(SPARSE.long, search=tuple(phase for phase in SPARSE.long.search if phase.name != "target")),
+    short=Table(
+        search=(Phase("smooth", FAST_SMOOTHED, "input", 1.0), Phase("smooth", HALVING, "incumbent", 1.0)),
+        polish=PRUNE,
+        polish_weight=0.4,
+    ),
+    long=Table(
+        search=(
+            Phase("corners", CORNERS, "input", 0.5),
+            Phase("smooth", SMOOTHED, "input", 0.6),
+            Phase("restart", (HALVING, HALVING, SMOOTHED), ("incumbent", "incumbent", "random"), 0.6, per="start"),
+        ),
+        polish=PRUNE,
+        polish_weight=0.5,
+    ),
 )
 
 
