@@ -127,14 +127,16 @@ REFINEMENT = DescentRule(step=Cosine(0.3, 0.01), pulse=Cosine(0.05, 0.001), warm
 
 SLIDE = SlideRule()
 FLAT_SLIDE = SlideRule(beta=Cosine(1.0, 0.01), average=0.0)  # where the tangent plane can be trusted
+SHORT_FLAT_SLIDE = SlideRule(beta=Cosine(1.0, 0.01), average=0.3)
 CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02))
 SHORT_CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), past=Geometric(0.1, 0.02), average=0.0)
 
 POLISH = (Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
 FLAT_POLISH = (Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
 SHORT_FLAT_POLISH = (  # without a refinement, which few steps do not pay for but in ℓ∞
-    Phase("polish", FLAT_SLIDE, "incumbent", 1.0, kinds=SCOUTED),
-    *(replace(phase, kinds=("cube",)) for phase in FLAT_POLISH),
+    Phase("polish", SHORT_FLAT_SLIDE, "incumbent", 1.0, kinds=SCOUTED),
+    Phase("polish", SHORT_FLAT_SLIDE, "incumbent", 0.5, kinds=("cube",)),
+    Phase("polish", REFINEMENT, "incumbent", 1.0, kinds=("cube",)),
 )
 
 CURVED = Profile(
