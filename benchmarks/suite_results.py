@@ -6,7 +6,7 @@ metadata of its schema. ``suite-curves.parquet`` has the course of each first se
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,15 +131,18 @@ def merge(old: Results, new: Results) -> Results:
     kept = {
         key: each for key, each in old.items() if digests.get(key[:2], each.about["digest"]) == each.about["digest"]
     }
-    for key in kept.keys() & new.keys():
+    merged = kept | new
+    for key in sorted(kept.keys() & new.keys(), key=lambda key: key[2] != EARLIER):  # the pools of both first
         past = (*key[:2], EARLIER, 0, 0)
-        pool = kept.get(past, replace(kept[key], about=kept[key].about | {"attack": EARLIER, "budget": 0, "seed": 0}))
-        a, b = sorted((pool.trial.distance, kept[key].trial.distance), key=len)
-        least = np.concatenate([np.minimum(a, b[: len(a)]), b[len(a) :]])
-        longer = kept[key] if len(kept[key].trial.distance) == len(least) else pool
-        trial = replace(longer.trial, distance=least, curve=np.zeros((0, 0)), budget=0)
-        kept[past] = Result(longer.about | {"attack": EARLIER, "budget": 0, "seed": 0, "n": len(least)}, trial)
-    return kept | new
+        merged[past] = _pooled([each for each in (merged.get(past), kept[key]) if each is not None])
+    return merged
+
+
+def _pooled(results: Sequence[Result]) -> Result:
+    """The least distances of cells that were run again since."""
+    longest, distance = max(results, key=lambda each: len(each.trial.distance)), pool(results)
+    about = longest.about | {"attack": EARLIER, "budget": 0, "seed": 0, "n": len(distance)}
+    return Result(about, replace(longest.trial, distance=distance, curve=np.zeros((0, 0)), budget=0))
 
 
 def pool(results: Iterable[Result]) -> bench.Numbers:

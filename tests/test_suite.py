@@ -129,6 +129,9 @@ def test_cells_that_are_run_again_stay_in_the_pool() -> None:
     assert twice["mnist-gelu", "l2", "race", 100, 0].trial.distance.tolist() == [0.9, 2.5, 3.0, 4.0]
     record = suite_results.make_record(list(twice.values()), {})
     assert "earlier runs" not in {row["attack"] for row in record["rows"]}
+    runs = [gather(result("race", [distance, 9.0, 9.0, 9.0])) for distance in (0.7, 0.8)]
+    both = suite_results.merge(twice, suite_results.merge(*runs))  # each side has a pool of its own
+    assert suite_results.pool(both.values()).tolist() == [0.7, 1.5, 3.0, 4.0]
     other = suite_results.merge(SOME, gather(result("race", [9.0], digest="other")))
     assert suite_results.pool(other.values()).tolist() == [9.0]  # other samples: nothing is mixed
 
