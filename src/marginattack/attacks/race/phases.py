@@ -212,7 +212,7 @@ MASKED = Profile(
 
 CORNERS, SMOOTHED, PRUNING = CornersRule(), SmoothedRule(), PruningRule()
 FAST_CORNERS, FAST_SMOOTHED = CornersRule(growth=3.0), SmoothedRule(step=Cosine(1.0, 0.6), threshold=0.02)  # few steps
-HALVING = SmoothedRule(step=Cosine(0.5, 0.3), threshold=0.02)  # its first step drops small changes, halves the others
+HALVING = SmoothedRule(step=Cosine(0.5, 0.3), threshold=0.02)  # its first step halves full changes, drops small ones
 PRUNE = (Phase("prune", PRUNING, "incumbent", 1.0),)
 
 SPARSE = Profile(
@@ -223,7 +223,7 @@ SPARSE = Profile(
             Phase("corners", CORNERS, "input", 0.5),
             Phase("smooth", SMOOTHED, "input", 1.0),
             Phase("target", CORNERS, "input", 0.3, per="class", least_starts=3),
-            Phase("restart", (CORNERS, SMOOTHED), "random", 0.4, per="start"),
+            Phase("restart", CORNERS, ("random", "incumbent"), 0.4, per="start"),
         ),
         polish=PRUNE,
         polish_weight=0.5,
