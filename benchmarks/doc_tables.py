@@ -184,16 +184,11 @@ def statistics(values: list[float]) -> tuple[float, float, float, float]:
 
 def bars(results: list[dict[str, Any]]) -> list[str]:
     """Each figure that a release must reach on a GPU (docs/speed.md)."""
-    figures = [figure for result in results for figure in result["figures"]]
-    rows = [
-        (
-            each["name"],
-            f"{each['value']:.2f}",
-            f"{each['most']:g}",
-            "met" if each["value"] <= each["most"] else "missed",
-        )
-        for each in figures
-    ]
+    rows = []
+    for figure in (figure for result in results for figure in result["figures"]):
+        value, most = figure["value"], figure["most"]
+        verdict = "not measured" if value is None else "met" if value <= most else "missed"
+        rows.append((figure["name"], "—" if value is None else f"{value:.2f}", f"{most:g}", verdict))
     return table(("figure", "measured", "at most", ""), rows)
 
 

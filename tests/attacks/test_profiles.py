@@ -1,4 +1,4 @@
-"""The choice of profiles, as benchmarks/profiles.py measures it on the networks of experiments/train."""
+"""The choice of profiles: its conditions, and as benchmarks/profiles.py measures it; what masked samples start from."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
+import marginattack as ma
+from marginattack.attacks.race.moves import Descent
+from marginattack.attacks.race.sparse_moves import SmoothedCount
+from marginattack.core.norms import L2
+from marginattack.execution.session import open_session
 from marginattack.sources.data import samples
 
 ROOT = Path(__file__).parents[2]
@@ -50,3 +56,44 @@ def test_adversarial_points_of_training_stay_in_the_ball_and_the_box(profiles: A
         moved = torch.linalg.vector_norm((x - images).flatten(1), ord=order, dim=1)
         assert 0.1 < float(moved.min()) <= float(moved.max()) < 0.2001
         assert 0 <= float(x.min()) <= float(x.max()) <= 1
+
+
+class Bent(nn.Module):
+    """c(t) = ½ − t − bend · t² of the mean t of the inputs: the tangent plane at t = 0 is at ½, where c = −bend / 4."""
+
+    def __init__(self, bend: float) -> None:
+        super().__init__()
+        self.bend = nn.Parameter(torch.tensor(bend))
+
+    def forward(self, x: Tensor) -> Tensor:
+        t = x.mean(1, keepdim=True)
+        c = 0.5 - t - self.bend * t.square()
+        return torch.cat([c, torch.zeros_like(c)], 1)
+
+
+@pytest.mark.parametrize(
+    ("bend", "near_linear"), [(0.3, True), (0.5, False), (-0.9, True), (-1.1, False)]
+)  # c(z) is −0.15, −0.25, 0.45 and 0.55 of c(x₀)
+def test_a_near_linear_sample_ends_near_the_boundary_and_hardly_overshoots(bend: float, near_linear: bool) -> None:
+    with open_session(ma.Classifier(Bent(bend))) as session:
+        problem = session.problem(session.validate(torch.zeros(1, 6), torch.zeros(1, dtype=torch.int64)), L2, budget=50)
+        found, _ = ma.Race().classify(problem)
+    assert bool(found) == near_linear
+
+
+def test_masked_samples_restart_where_the_norm_needs_it() -> None:
+    def starts(norm: str, budget: int, profile: str) -> list[str]:
+        phases = ma.Race().plan(norm, budget).phases[profile]
+        return [phase.start for phase in phases if phase.name in ("restart", "smooth")]
+
+    assert starts("linf", 600, "MASKED") == ["corner", "flip", "random"]
+    assert starts("l0", 600, "MASKED_SPARSE") == ["input", "incumbent", "incumbent", "random"]
+    assert starts("l0", 600, "SPARSE") == ["input", "random", "incumbent", "random"]
+    searches = [phase for phase in ma.Race().plan("l0", 100).phases["MASKED_SPARSE"] if phase.name == "smooth"]
+    assert [(type(phase.move), phase.start) for phase in searches] == [
+        (SmoothedCount, "input"), (SmoothedCount, "incumbent"),
+    ]  # fmt: skip
+    first, second = (phase.numbers[0][0] for phase in searches)  # steps: the second halves changes
+    assert (first, second) == (1.0, 0.5)
+    moves = [ma.Race().plan(norm, 100).phases["MASKED"][0].move for norm in ("l1", "l2", "linf")]
+    assert [move.memory for move in moves if isinstance(move, Descent)] == [0.7, 0.25, 0.25]

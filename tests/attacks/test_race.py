@@ -1,6 +1,7 @@
 """Race: the default attack, its use of a budget, and what it must not depend on."""
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import marginattack as ma
-from marginattack.attacks.race.phases import CURVED, SPARSE
+from marginattack.attacks.race.phases import CURVED, MASKED_SPARSE, SPARSE
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
@@ -59,13 +60,15 @@ def test_fewer_coordinates_with_more_passes() -> None:
 
 
 def test_fewer_coordinates_with_few_passes_where_gradients_are_masked() -> None:
-    """By σ-zero's step from the input; measured: 0.30 of what corners alone find."""
+    """By σ-zero's step and a restart at the incumbent; measured: 0.27 of what corners find, 0.80 of one search."""
     x, y = samples("mnist", 16)
-    smooth, corners = (
+    once = replace(MASKED_SPARSE, short=replace(MASKED_SPARSE.short, search=MASKED_SPARSE.short.search[:1]))
+    both, corners, single = (
         ma.measure(zoo("mnist-cnn-adv"), x, y, "l0", attack=attack, budget=100).distance.mean()
-        for attack in (ma.Race(), ma.Race(masked_sparse=SPARSE))
+        for attack in (ma.Race(), ma.Race(masked_sparse=SPARSE), ma.Race(masked_sparse=once))
     )
-    assert smooth < 0.6 * corners
+    assert both < 0.4 * corners
+    assert both < 0.95 * single
 
 
 def test_it_beats_marginattack_where_gradients_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU
 @pytest.mark.parametrize("norm", [L2, LINF])
 @pytest.mark.parametrize("d", [7, 784, 5000, 20_000])
 def test_on_a_gpu_kernels_return_what_the_plain_formulas_do(norm: Norm, d: int) -> None:
-    assert fused.load() is not None
+    assert fused.load(torch.device("cuda")) is not None
     assert fused.provide("onto_plane", torch.ones(1, d, device="cuda"), norm) is not None
     torch.manual_seed(0)
     for dtype in (torch.float32, torch.float64):

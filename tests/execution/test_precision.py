@@ -16,7 +16,7 @@ from marginattack.core.norms import L2
 from marginattack.execution import precision
 from marginattack.execution.copies import DTYPES, to_half
 from marginattack.execution.passes import logits_in_batches
-from marginattack.execution.precision import by_clarity
+from marginattack.execution.precision import by_clarity, turned
 from marginattack.sources.data import samples
 from marginattack.sources.networks import zoo
 
@@ -178,6 +178,16 @@ def test_a_precision_that_misleads_is_not_chosen(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(precision, "CANDIDATES", ("fp16",))
     x, y = inputs(Misled(error), n=8)
     assert ma.measure(Misled(error), x, y, budget=400).settings["precision"] == "float32"
+
+
+def test_a_few_gradients_may_turn_at_kinks() -> None:
+    straight = torch.ones(32, 2)
+    kinks = torch.tensor([[1.0, -1.0]])
+    assert not turned(straight, straight)
+    assert not turned(straight, torch.cat([straight[1:], kinks]))
+    assert turned(straight, torch.cat([straight[2:], kinks, kinks]))
+    assert turned(straight[:8], torch.cat([straight[:7], kinks]))  # one of eight is more than 5 %
+    assert turned(straight[:8], torch.cat([straight[:7], kinks * torch.nan]))
 
 
 def test_the_precision_of_a_result_is_the_one_that_was_used() -> None:

