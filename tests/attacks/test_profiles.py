@@ -97,3 +97,4 @@ def test_masked_samples_restart_where_the_norm_needs_it() -> None:
     assert (first, second) == (1.0, 0.5)
     moves = [ma.Race().plan(norm, 100).phases["MASKED"][0].move for norm in ("l1", "l2", "linf")]
     assert [move.memory for move in moves if isinstance(move, Descent)] == [0.7, 0.25, 0.25]
+    assert "MASKED_SPARSE move" in str(ma.Race().plan("l0", 100))

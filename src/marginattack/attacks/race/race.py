@@ -270,9 +270,10 @@ class RacePlan:
 
     def __str__(self) -> str:
         lines = [f"Race, {self.norm}, {self.passes} passes"]
+        width = max(12, *(len(profile) + 1 for profile in self.phases))
         for profile in self.phases:
-            lines += ["", f"{profile:<12}{'move':<17}{'start':<11}{'steps':>6}{'passes':>8}"]
-            lines += [f"{a:<12}{b:<17}{c:<11}{d:>6}{e:>8}" for a, b, c, d, e in self.rows(profile)]
+            lines += ["", f"{profile:<{width}}{'move':<17}{'start':<11}{'steps':>6}{'passes':>8}"]
+            lines += [f"{a:<{width}}{b:<17}{c:<11}{d:>6}{e:>8}" for a, b, c, d, e in self.rows(profile)]
             total = sum(row[-1] for row in self.rows(profile))
-            lines.append(f"{'total':<46}{total:>8}")
+            lines.append(f"{'total':<{width + 34}}{total:>8}")
         return "\n".join(lines)
