@@ -46,7 +46,7 @@ def test_units_of_pixels_and_logits_do_not_matter(norm: str, budget: int) -> Non
 @pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
 def test_more_passes_find_nearer_points(norm: str) -> None:
     x, y = digits(24)
-    means = [ma.measure(Scaled(1.0, 1.0), x, y, norm, budget=budget).distance.mean() for budget in (20, 100, 700)]
+    means = [ma.measure(Scaled(1.0, 1.0), x, y, norm, budget=budget).distance.mean() for budget in (20, 60, 700)]
     assert min(means[0], means[1]) > means[2]
 
 

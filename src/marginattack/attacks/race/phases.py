@@ -27,12 +27,12 @@ from marginattack.core.norms import Norm
 from marginattack.core.schedules import Cosine, Geometric
 
 SHORT = 200  # passes, below which the short tables apply
-PASSES_PER_START = 200  # each pay for one more start
+PASSES_PER_START = 200  # of the budget, for each extra start
 CLOSING = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the tangent plane the last points lie, as shares of the distance
 CLOSING_PASSES = 2 + len(CLOSING)
 FLIP_PASSES = 2  # a forward and a backward for the direction of a start in feature space
 
-Start: TypeAlias = Literal["input", "incumbent", "random", "corner", "flip"]
+Start: TypeAlias = Literal["input", "incumbent", "thinned", "random", "corner", "flip"]
 Kind: TypeAlias = Literal["cube", "round", "sparse"]  # of a norm, by its ball: ℓ∞, ℓ2, ℓ1
 ALL_KINDS: tuple[Kind, ...] = ("cube", "round", "sparse")
 SCOUTED: tuple[Kind, ...] = ("round", "sparse")  # norms that have a scout norm
@@ -120,22 +120,23 @@ DESCENT = DescentRule()
 SLOW_DESCENT = DescentRule(warmup=0.625)  # for few steps
 BOLD_DESCENT = DescentRule(warmup=0.625, pulse=Cosine(0.4, 0.002))  # from far starts
 STEADY_DESCENT = DescentRule(warmup=0.625, pulse=Cosine(0.4, 0.002), memory=0.5)
-STEADIER_DESCENT = DescentRule(warmup=0.625, pulse=Cosine(0.4, 0.002), memory=0.7)  # from far starts in ℓ1
+STEADIER_DESCENT = replace(STEADY_DESCENT, memory=0.7)  # from far starts in ℓ1
 SCOUT = DescentRule(scout=True)
 PROPOSALS = ProposalRule()
 REFINEMENT = DescentRule(step=Cosine(0.3, 0.01), pulse=Cosine(0.05, 0.001), warmup=0.0)
 
 SLIDE = SlideRule()
 FLAT_SLIDE = SlideRule(beta=Cosine(1.0, 0.01), average=0.0)  # where the tangent plane can be trusted
-SHORT_FLAT_SLIDE = SlideRule(beta=Cosine(1.0, 0.01), average=0.3)
+SHORT_FLAT_SLIDE = SlideRule(beta=Cosine(1.0, 0.01), past=Geometric(0.02, 0.0005), average=0.3)
 CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02))
-SHORT_CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), past=Geometric(0.1, 0.02), average=0.0)
+SHORT_CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), past=Geometric(0.1, 0.02), average=0.2)
 
 POLISH = (Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
 FLAT_POLISH = (Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
-SHORT_FLAT_POLISH = (  # without a refinement, which few steps do not pay for but in ℓ∞
-    Phase("polish", SHORT_FLAT_SLIDE, "incumbent", 1.0, kinds=SCOUTED),
-    Phase("polish", SHORT_FLAT_SLIDE, "incumbent", 0.5, kinds=("cube",)),
+SHORT_FLAT_POLISH = (  # a refinement in ℓ∞ only: in the other norms there are too few steps for it
+    Phase("polish", SHORT_FLAT_SLIDE, "incumbent", 1.0, kinds=("round",)),
+    Phase("polish", replace(SHORT_FLAT_SLIDE, average=0.5), "incumbent", 1.0, kinds=("sparse",)),
+    Phase("polish", SHORT_FLAT_SLIDE, "incumbent", 0.3, kinds=("cube",)),
     Phase("polish", REFINEMENT, "incumbent", 1.0, kinds=("cube",)),
 )
 
@@ -167,7 +168,10 @@ CURVED = Profile(
 NEAR_LINEAR = Profile(
     "NEAR_LINEAR",
     short=Table(
-        search=(Phase("target", SHORT_CLASS_SLIDE, "input", 0.4, per="class"),),
+        search=(
+            Phase("target", SHORT_CLASS_SLIDE, "input", 0.4, per="class", kinds=SCOUTED),
+            Phase("target", SHORT_CLASS_SLIDE, "input", 0.27, per="class", kinds=("cube",)),
+        ),
         polish=SHORT_FLAT_POLISH,
         polish_weight=1.2,
         fallback=Phase("descend", SLOW_DESCENT, "input", 1 / 1.2),
@@ -201,7 +205,8 @@ MASKED = Profile(
         search=(
             Phase("descend", DESCENT, "input", 0.6),
             Phase("target", DESCENT, "input", 0.2, per="class", least_starts=3),
-            *2 * (Phase("restart", STEADY_DESCENT, "random", 0.25, per="start", kinds=SCOUTED),),
+            Phase("restart", STEADY_DESCENT, "random", 0.25, per="start", kinds=SCOUTED),
+            Phase("restart", STEADY_DESCENT, "random", 0.25, per="start", kinds=SCOUTED),
             Phase("restart", STEADY_DESCENT, ("corner", "flip", "random"), 0.25, per="start", kinds=("cube",)),
             Phase("propose", PROPOSALS, "incumbent", 0.4, per="budget", kinds=("cube",)),
         ),
@@ -211,19 +216,20 @@ MASKED = Profile(
 )
 
 CORNERS, SMOOTHED, PRUNING = CornersRule(), SmoothedRule(), PruningRule()
-FAST_CORNERS, FAST_SMOOTHED = CornersRule(growth=3.0), SmoothedRule(step=Cosine(1.0, 0.6), threshold=0.02)  # few steps
-HALVING = SmoothedRule(step=Cosine(0.5, 0.3), threshold=0.02)  # its first step halves full changes, drops small ones
+FAST_CORNERS = CornersRule(pulse=Cosine(0.4, 0.01), growth=3.0)  # for few steps
+FAST_SMOOTHED = SmoothedRule(step=Cosine(1.0, 0.6), threshold=0.02)  # for few steps
+HALVING = SmoothedRule(step=Cosine(0.5, 0.3), threshold=0.02)  # its first step halves the largest changes
 PRUNE = (Phase("prune", PRUNING, "incumbent", 1.0),)
 
 SPARSE = Profile(
     "SPARSE",
-    short=Table(search=(Phase("corners", FAST_CORNERS, "input", 1.0),), polish=PRUNE, polish_weight=0.4),
+    short=Table(search=(Phase("corners", FAST_CORNERS, "input", 1.0),), polish=PRUNE, polish_weight=0.6),
     long=Table(
         search=(
             Phase("corners", CORNERS, "input", 0.5),
             Phase("smooth", SMOOTHED, "input", 1.0),
             Phase("target", CORNERS, "input", 0.3, per="class", least_starts=3),
-            Phase("restart", CORNERS, ("random", "incumbent"), 0.4, per="start"),
+            Phase("restart", CORNERS, ("random", "incumbent", "random", "thinned"), 0.4, per="start"),
         ),
         polish=PRUNE,
         polish_weight=0.5,
@@ -235,13 +241,19 @@ MASKED_SPARSE = Profile(
     short=Table(
         search=(Phase("smooth", FAST_SMOOTHED, "input", 1.0), Phase("smooth", HALVING, "incumbent", 1.0)),
         polish=PRUNE,
-        polish_weight=0.4,
+        polish_weight=0.7,
     ),
     long=Table(
         search=(
             Phase("corners", CORNERS, "input", 0.5),
             Phase("smooth", SMOOTHED, "input", 0.6),
-            Phase("restart", (HALVING, HALVING, SMOOTHED), ("incumbent", "incumbent", "random"), 0.6, per="start"),
+            Phase(
+                "restart",
+                (HALVING, HALVING, HALVING, SMOOTHED),
+                ("incumbent", "incumbent", "thinned", "random"),
+                0.6,
+                per="start",
+            ),
         ),
         polish=PRUNE,
         polish_weight=0.5,
@@ -309,13 +321,13 @@ def plan_all(table: Table, norm: Norm, passes: int, classes: int, starts: int) -
 
 
 def truncate(phases: Sequence[PlannedPhase], passes: int) -> list[PlannedPhase]:
-    """As many steps of the phases as these passes pay for."""
-    affordable: list[PlannedPhase] = []
+    """As many steps of the phases as fit into these passes."""
+    kept: list[PlannedPhase] = []
     for phase in phases:
-        left = passes - sum(one.passes for one in affordable)
+        left = passes - sum(one.passes for one in kept)
         if (steps := (left - phase.start_passes) // phase.move.passes) > 0:
-            affordable.append(replace(phase, numbers=phase.numbers[:steps]))
-    return affordable
+            kept.append(replace(phase, numbers=phase.numbers[:steps]))
+    return kept
 
 
 def _plan_polish(phases: Sequence[Phase], norm: Norm, passes: int) -> list[PlannedPhase]:

@@ -25,6 +25,7 @@ from marginattack.core.types import Goals, Labels, Mask, Points, State
 
 MOST_GROUPS = 4  # at a time: three profiles, and those samples of one that take the fallback
 COLUMNS = 4  # of a group in an interleaved plan: the kind of move, and its three numbers
+THINNED = 0.3  # share of the coordinates that a thinned start takes from x₀
 FLIP_DISTANCE = 2.0  # how far from x₀ a flip lies, in distances of the incumbent
 EVEN = 6  # passes by which the budgets left inside an interleaved group may differ, as after a confirmation
 
@@ -32,7 +33,7 @@ Group: TypeAlias = tuple[Mask, Sequence[PlannedPhase]]  # which samples, on the 
 
 
 def split_last(phases: Sequence[PlannedPhase], passes: int) -> tuple[list[PlannedPhase], list[PlannedPhase]]:
-    """The phases without the last steps from the incumbent, as many as these passes pay for; and these."""
+    """The phases without the last steps from the incumbent, as many as fit into these passes; and these."""
     head, tail = list(phases), list[PlannedPhase]()
     while head and head[-1].start == "incumbent" and (steps := passes // head[-1].move.passes) > 0:
         last = head.pop()
@@ -91,8 +92,9 @@ def run_phase(problem: Problem, phase: PlannedPhase, classes: Sequence[Labels]) 
 def start_points(problem: Problem, phase: PlannedPhase, draws: Draws) -> Points:
     """Where a phase begins: x₀, the incumbent, or about as far from x₀ as it: a random point or corner, or a flip.
 
-    A flip lies in a direction that changes the signs of hidden units: activation patterns are what separates local
-    minima, and noise hardly changes them.
+    A thinned start is the incumbent with a random part of its coordinates back at x₀: from the incumbent itself, moves
+    that draw no random numbers would repeat themselves. A flip lies in a direction that changes the signs of hidden
+    units: activation patterns are what separates local minima, and noise hardly changes them.
     """
     x0 = problem.x0
     if phase.start == "input":
@@ -100,6 +102,8 @@ def start_points(problem: Problem, phase: PlannedPhase, draws: Draws) -> Points:
     x = incumbent_or_random(problem, draws)
     if phase.start == "incumbent":
         return x
+    if phase.start == "thinned":
+        return torch.where(draws.uniform() < THINNED, x0, x)
     if phase.start in ("random", "corner"):
         noise = 2 * draws.uniform() - 1
         return problem.box.clamp(x0 + LINF.size(x - x0) * (noise if phase.start == "random" else torch.sign(noise)))
@@ -177,7 +181,7 @@ class _Interleaving:
         return [group for group in self.groups if group.phases]
 
     def start_phases(self) -> None:
-        """Put every group that is between two phases at the start of the next one, as far as it can pay for it."""
+        """Put every group that is between two phases at the start of the next one, as far as its budget goes."""
         for group in self.running:
             if not group.done:
                 self.groups += group.split_fallback(self.problem)
@@ -203,7 +207,7 @@ class _Interleaving:
         group.phases[0] = replace(phase, numbers=phase.numbers[: (left - phase.start_passes) // phase.move.passes])
         goals = problem.goals if phase.target is None else reach(self.classes[phase.target])
         self.goals = torch.where(group.column, goals, self.goals)
-        with problem.masked(group.rows) as part:  # which pays for the start
+        with problem.masked(group.rows) as part:  # which is charged for the start
             x = start_points(part, phase, group.draws)
         self.state = _select(group.column, phase.move.begin(problem, x), self.state)
 
