@@ -10,9 +10,9 @@ comes and once Triton has compiled its kernels there. Accuracy (benchmarks/preci
 The record, bars-DEVICE, is written after each case. The numbers of a case are also kept in ``--parts`` (.cache/bars),
 so that the same command continues where it was interrupted; remove that folder to begin anew. On another machine,
 ``--resume`` takes the cases of earlier records; of two with the same case, the later one. The new record has the name
-of the first. ``--commit`` gives the commit of cases that were recorded as dirty, since the repository of a copied tree
-was at another one; what they said is kept as "stated". A case that fails does not stop the others. Exit code 1: a bar
-was missed, or could not be measured.
+of the first. ``--commit`` is the commit of cases that were recorded as dirty because they ran in a copied tree whose
+repository was at another commit; what they recorded is kept as "stated". A case that fails does not stop the others.
+Exit code 1: a bar was missed, or could not be measured.
 """
 
 import argparse

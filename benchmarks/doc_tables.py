@@ -1,10 +1,11 @@
 """Small tables of the documentation, each made of the numbers of records: ``python -m experiments.verify --write``."""
 
 from collections.abc import Sequence
+from math import isnan, nan
 from statistics import mean, median
 from typing import Any
 
-from bars import timed_cases
+from bars import Figure, timed_cases
 
 from marginattack.reproduce.markdown import table
 
@@ -186,9 +187,8 @@ def bars(results: list[dict[str, Any]]) -> list[str]:
     """Each figure that a release must reach on a GPU (docs/speed.md)."""
     rows = []
     for figure in (figure for result in results for figure in result["figures"]):
-        value, most = figure["value"], figure["most"]
-        verdict = "not measured" if value is None else "met" if value <= most else "missed"
-        rows.append((figure["name"], "—" if value is None else f"{value:.2f}", f"{most:g}", verdict))
+        each = Figure(figure["name"], nan if figure["value"] is None else figure["value"], figure["most"])
+        rows.append((each.name, "—" if isnan(each.value) else f"{each.value:.2f}", f"{each.most:g}", each.verdict))
     return table(("figure", "measured", "at most", ""), rows)
 
 

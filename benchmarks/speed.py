@@ -15,7 +15,7 @@ ways in which our attacks evaluate the model ("default" is one); ``--peers-passe
 libraries, and of the bare model if below 40: the time per pass hardly depends on it. On a CPU: one thread and process
 time.
 
-``benchmarks/bars.py`` runs the cases that a release must pass on a GPU, in about 10 minutes:
+``benchmarks/bars.py`` runs the cases that a release must pass on a GPU, in about 8 minutes:
 
     PYTHONPATH=src:PACKAGES:benchmarks python benchmarks/bars.py
 

@@ -1,6 +1,7 @@
 """Which formulas run as GPU kernels: those of ℓ2 and ℓ∞, on a GPU where Triton works. Importing this registers them."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import torch
@@ -24,29 +25,36 @@ def available(x: Tensor) -> bool:
     return x.is_cuda
 
 
-_loading: "list[Future[Any]]" = []
+_loading: "dict[torch.device, Future[Any]]" = {}
+_lock = Lock()
 
 
-def start_loading(columns: int, device: torch.device) -> None:
-    """Begin to load the kernels in a thread, for rows of this length: most of it is reading and hashing files."""
-    if not _loading:
-        pool = ThreadPoolExecutor(1, thread_name_prefix="kernels")
-        _loading.append(pool.submit(_load, columns, device))
-        pool.shutdown(wait=False)
+def start_loading(device: torch.device, columns: int, classes: int) -> "Future[Any]":
+    """Begin to load the kernels of a GPU in a thread: most of it is reading and hashing files.
+
+    They are compiled for inputs with this many coordinates and logits of this many classes, if not for others before.
+    """
+    if device.index is None:
+        device = torch.device(device.type, torch.cuda.current_device())
+    with _lock:
+        if device not in _loading:
+            pool = ThreadPoolExecutor(1, thread_name_prefix="kernels")
+            _loading[device] = pool.submit(_load, device, columns, classes)
+            pool.shutdown(wait=False)
+        return _loading[device]
 
 
 def load(device: torch.device) -> Any:
     """The module of kernels; None where Triton is missing or cannot compile them for this GPU."""
-    start_loading(2, device)
-    return _loading[0].result()
+    return start_loading(device, columns=2, classes=2).result()
 
 
-def _load(columns: int, device: torch.device) -> Any:
+def _load(device: torch.device, columns: int, classes: int) -> Any:
     try:
         from marginattack.execution import kernels
 
-        with torch.cuda.device(device):  # a new thread begins at the first one
-            kernels.run_all(columns)
+        with torch.cuda.device(device):  # the current device belongs to a thread, and a new thread starts with cuda:0
+            kernels.run_all(columns, classes)
     except Exception:
         return None
     return kernels

@@ -79,8 +79,8 @@ def margin(logits: Logits, goals: Goals, relative: float, absolute: float) -> tu
     return value, crossed, slopes
 
 
-def run_all(columns: int) -> None:
-    """Run every kernel once on rows of this length; whatever is wrong with them on this machine is raised.
+def run_all(columns: int, classes: int) -> None:
+    """Run every kernel once, on inputs and logits of these lengths; whatever is wrong with them here is raised.
 
     The arguments are laid out as those of an attack, so that what is compiled here serves it.
     """
@@ -89,7 +89,7 @@ def run_all(columns: int) -> None:
     x = torch.ones(2, columns, device="cuda")
     one, goals = x[:, :1].clone(), torch.ones(2, 2, dtype=torch.int64, device="cuda")
     box, state, numbers = Box(x.new_zeros(1, 1), x.new_ones(1, 1)), x.new_ones(2, 3), x.new_ones(2, 4)[:, 1:]
-    _, crossed, _ = margin(x.new_ones(2, 10), goals, 0.0, 0.0)
+    _, crossed, _ = margin(x.new_ones(2, classes), goals, 0.0, 0.0)
     for uniform in (False, True):
         kernels = Kernels(uniform)
         kernels.onto_plane(x, x, one, box)

@@ -15,10 +15,10 @@ from marginattack.execution.passes import logits_in_batches
 
 CANDIDATES = ("fp16", "bf16")  # the finest first; tf32 is slower, and a flag of the whole process
 TRIED = 32  # inputs whose gradients are compared
-MOST_ERROR = 0.002  # largest change of a logit, as a share of the median lead of the highest one (precision-cuda.json)
+MOST_ERROR = 0.002  # largest change of a logit, as a share of the median gap between the highest two
 TYPICAL = 0.5  # of it, the most that the logits of the median input may change
 LEAST_COSINE = 0.99  # of the gradients of an input in both precisions
-TURNED = 0.05  # of the inputs, the share whose gradients may turn further: at a kink, rounding decides
+MOST_TURNED = 0.05  # share of the inputs whose gradients may differ more: at a kink, rounding decides
 CLEAR = 10  # tolerances of the low precision by which an input must be away from the boundary
 
 
@@ -53,7 +53,7 @@ def choose_precision(exact: ModelEvaluator, images: Tensor, logits: Logits) -> s
 
 
 def logit_error(low: ModelEvaluator, images: Tensor, logits: Logits) -> tuple[float, float]:
-    """The largest change of a logit and that of the median image, as shares of the median lead of the highest logit."""
+    """The largest change of a logit and that of the median image, as shares of the median gap of the highest two."""
     highest = logits.topk(2, dim=1).values
     error = (logits_in_batches(low, images) - logits).abs().amax(1) / (highest[:, 0] - highest[:, 1]).median()
     return float(error.max()), float(error.median())
@@ -79,7 +79,7 @@ def by_clarity(
 
 
 def gradients(evaluator: ModelEvaluator, images: Tensor, pair: Tensor) -> Tensor:
-    """The gradients of the lead of the first class of each pair over the second, flat."""
+    """The gradients of the difference between the two logits of each pair, flat."""
     leaf = images.detach().clone().requires_grad_()
     with torch.enable_grad(), evaluator.flags():
         own, other = evaluator.logits(leaf).gather(1, pair).T
@@ -88,5 +88,5 @@ def gradients(evaluator: ModelEvaluator, images: Tensor, pair: Tensor) -> Tensor
 
 
 def turned(gradient: Tensor, other: Tensor) -> bool:
-    """Whether too many gradients point elsewhere in the other precision; one that is not a number does."""
-    return float((~(cosine_similarity(gradient, other) >= LEAST_COSINE)).double().mean()) > TURNED
+    """Whether more than a few gradients differ in direction between the two precisions; a NaN counts as different."""
+    return float((~(cosine_similarity(gradient, other) >= LEAST_COSINE)).double().mean()) > MOST_TURNED

@@ -159,7 +159,7 @@ class Session:
         """
         batch = check_batch(self.classifier, images, labels, targets, ids)
         if self.classifier.device.type == "cuda":
-            fused.start_loading(batch.images[0].numel(), self.classifier.device)
+            fused.start_loading(self.classifier.device, batch.images[0].numel(), batch.classes)
         x = batch.images[:PROBED].to(self.classifier.device)
         self.probe = Probe(batch.classes, edits_input=self.classifier.edits_input(x))
         if self.randomized is not None:

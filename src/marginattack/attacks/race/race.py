@@ -35,10 +35,11 @@ TURNED = 0.4  # one below which, in ℓ0, steps along the gradient at x₀ canno
 STRAIGHT = 0.8  # one above which the gradient at x₀ is trusted though it points out of the box
 BLOCKED = 0.5  # the way to the tangent plane without the box, over that inside it: below, the gradient points outside
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
-OVERSHOT = 0.4  # how far below zero a near-linear sample's step may bring c, as a share of what may be left of it
+OVERSHOT = 0.4  # how far below zero c may be after a near-linear sample's step, as a share of trust · c(x₀)
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
 PROFILE_PASSES = 4  # two gradients tell a sample's profile
-EXACT_SHARE, MOST_EXACT = 16, 40  # after a search in low precision, the last passes / 16 of the polish are in float32
+EXACT_SHARE = 1 / 16  # of the budget: after a search in low precision, the end of the polish that is in float32
+MOST_EXACT = 40  # passes of it
 
 
 @final
@@ -115,7 +116,7 @@ class Race(Attack):
                 (rows, plan_all(table, norm, left(rows), min(len(classes), number), starts))
                 for (rows, table), number in zip(groups, followed, strict=True)
             ]
-            exact = min(MOST_EXACT, passes // EXACT_SHARE) if low_precision else 0
+            exact = min(MOST_EXACT, int(passes * EXACT_SHARE)) if low_precision else 0
             run_groups(search, [(rows, split_last(phases, exact)[0]) for rows, phases in planned], classes)
         if low_precision:  # the last steps are in full precision
 
