@@ -124,6 +124,7 @@ STEADIER_DESCENT = replace(STEADY_DESCENT, memory=0.7)  # from far starts in ℓ
 SCOUT = DescentRule(scout=True)
 PROPOSALS = ProposalRule()
 REFINEMENT = DescentRule(step=Cosine(0.3, 0.01), pulse=Cosine(0.05, 0.001), warmup=0.0)
+FINE_REFINEMENT = replace(REFINEMENT, pulse=Cosine(0.02, 0.0003))  # in ℓ∞, with many steps
 
 SLIDE = SlideRule()
 FLAT_SLIDE = SlideRule(beta=Cosine(1.0, 0.01), average=0.0)  # where the tangent plane can be trusted
@@ -131,8 +132,13 @@ SHORT_FLAT_SLIDE = SlideRule(beta=Cosine(1.0, 0.01), past=Geometric(0.02, 0.0005
 CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02))
 SHORT_CLASS_SLIDE = SlideRule(beta=Cosine(1.0, 0.02), past=Geometric(0.1, 0.02), average=0.2)
 
-POLISH = (Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
-FLAT_POLISH = (Phase("polish", FLAT_SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
+REFINEMENTS = (
+    Phase("polish", REFINEMENT, "incumbent", 1.0, kinds=SCOUTED),
+    Phase("polish", FINE_REFINEMENT, "incumbent", 1.0, kinds=("cube",)),
+)
+POLISH = (Phase("polish", SLIDE, "incumbent", 0.5), *REFINEMENTS)
+FLAT_POLISH = (Phase("polish", FLAT_SLIDE, "incumbent", 0.5), *REFINEMENTS)
+SHORT_POLISH = (Phase("polish", SLIDE, "incumbent", 0.5), Phase("polish", REFINEMENT, "incumbent", 1.0))
 SHORT_FLAT_POLISH = (  # a refinement in ℓ∞ only: in the other norms there are too few steps for it
     Phase("polish", SHORT_FLAT_SLIDE, "incumbent", 1.0, kinds=("round",)),
     Phase("polish", replace(SHORT_FLAT_SLIDE, average=0.5), "incumbent", 1.0, kinds=("sparse",)),
@@ -148,7 +154,7 @@ CURVED = Profile(
             Phase("restart", BOLD_DESCENT, "random", 0.5, kinds=("round",)),
             Phase("restart", BOLD_DESCENT, "random", 0.25, kinds=("cube",)),
         ),
-        polish=POLISH,
+        polish=SHORT_POLISH,
         polish_weight=0.2,
     ),
     long=Table(
@@ -198,7 +204,7 @@ MASKED = Profile(
             Phase("restart", BOLD_DESCENT, "random", 1.0, kinds=("cube", "round")),
             Phase("restart", STEADIER_DESCENT, "random", 1.0, kinds=("sparse",)),
         ),
-        polish=POLISH,
+        polish=SHORT_POLISH,
         polish_weight=0.1,
     ),
     long=Table(
