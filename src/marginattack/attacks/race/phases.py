@@ -32,7 +32,7 @@ CLOSING = (1e-7, 1e-6, 1e-5, 1e-4)  # how far past the tangent plane the last po
 CLOSING_PASSES = 2 + len(CLOSING)
 FLIP_PASSES = 2  # a forward and a backward for the direction of a start in feature space
 
-Start: TypeAlias = Literal["input", "incumbent", "thinned", "random", "corner", "flip"]
+Start: TypeAlias = Literal["input", "incumbent", "random", "corner", "flip"]
 Kind: TypeAlias = Literal["cube", "round", "sparse"]  # of a norm, by its ball: ℓ∞, ℓ2, ℓ1
 ALL_KINDS: tuple[Kind, ...] = ("cube", "round", "sparse")
 SCOUTED: tuple[Kind, ...] = ("round", "sparse")  # norms that have a scout norm
@@ -235,7 +235,7 @@ SPARSE = Profile(
             Phase("corners", CORNERS, "input", 0.5),
             Phase("smooth", SMOOTHED, "input", 1.0),
             Phase("target", CORNERS, "input", 0.3, per="class", least_starts=3),
-            Phase("restart", CORNERS, ("random", "incumbent", "random", "thinned"), 0.4, per="start"),
+            Phase("restart", CORNERS, ("random", "incumbent"), 0.4, per="start"),
         ),
         polish=PRUNE,
         polish_weight=0.5,
@@ -253,13 +253,7 @@ MASKED_SPARSE = Profile(
         search=(
             Phase("corners", CORNERS, "input", 0.5),
             Phase("smooth", SMOOTHED, "input", 0.6),
-            Phase(
-                "restart",
-                (HALVING, HALVING, HALVING, SMOOTHED),
-                ("incumbent", "incumbent", "thinned", "random"),
-                0.6,
-                per="start",
-            ),
+            Phase("restart", (HALVING, HALVING, SMOOTHED), ("incumbent", "incumbent", "random"), 0.6, per="start"),
         ),
         polish=PRUNE,
         polish_weight=0.5,

@@ -25,7 +25,6 @@ from marginattack.core.types import Goals, Labels, Mask, Points, State
 
 MOST_GROUPS = 4  # at a time: three profiles, and those samples of one that take the fallback
 COLUMNS = 4  # of a group in an interleaved plan: the kind of move, and its three numbers
-THINNED = 0.3  # share of the coordinates that a thinned start takes from x₀
 FLIP_DISTANCE = 2.0  # how far from x₀ a flip lies, in distances of the incumbent
 EVEN = 6  # passes by which the budgets left inside an interleaved group may differ, as after a confirmation
 
@@ -92,9 +91,8 @@ def run_phase(problem: Problem, phase: PlannedPhase, classes: Sequence[Labels]) 
 def start_points(problem: Problem, phase: PlannedPhase, draws: Draws) -> Points:
     """Where a phase begins: x₀, the incumbent, or about as far from x₀ as it: a random point or corner, or a flip.
 
-    A thinned start is the incumbent with a random part of its coordinates back at x₀: from the incumbent itself, moves
-    that draw no random numbers would repeat themselves. A flip lies in a direction that changes the signs of hidden
-    units: activation patterns are what separates local minima, and noise hardly changes them.
+    A flip lies in a direction that changes the signs of hidden units: activation patterns are what separates local
+    minima, and noise hardly changes them.
     """
     x0 = problem.x0
     if phase.start == "input":
@@ -102,8 +100,6 @@ def start_points(problem: Problem, phase: PlannedPhase, draws: Draws) -> Points:
     x = incumbent_or_random(problem, draws)
     if phase.start == "incumbent":
         return x
-    if phase.start == "thinned":
-        return torch.where(draws.uniform() < THINNED, x0, x)
     if phase.start in ("random", "corner"):
         noise = 2 * draws.uniform() - 1
         return problem.box.clamp(x0 + LINF.size(x - x0) * (noise if phase.start == "random" else torch.sign(noise)))
