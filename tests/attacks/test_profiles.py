@@ -98,3 +98,17 @@ def test_masked_samples_restart_where_the_norm_needs_it() -> None:
     moves = [ma.Race().plan(norm, 100).phases["MASKED"][0].move for norm in ("l1", "l2", "linf")]
     assert [move.memory for move in moves if isinstance(move, Descent)] == [0.7, 0.25, 0.25]
     assert "MASKED_SPARSE move" in str(ma.Race().plan("l0", 100))
+
+
+def test_the_last_descent_is_finer_in_linf_with_many_passes() -> None:
+    def pulse(norm: str, budget: int) -> float:
+        return ma.Race().plan(norm, budget).phases["CURVED"][-1].numbers[0][1]
+
+    assert [pulse("linf", 400), pulse("linf", 100), pulse("l2", 400)] == [0.02, 0.05, 0.05]
+
+
+def test_slides_towards_classes_average_gradients_whatever_the_budget() -> None:
+    for budget in (100, 400):
+        slides = [p for p in ma.Race().plan("l2", budget).phases["NEAR_LINEAR"] if p.name == "target"]
+        assert slides
+        assert all(phase.numbers[1][2] > 0 for phase in slides)
