@@ -1,29 +1,32 @@
-r"""The time of a measurement with one and with two threads, on the same inputs in one run.
+r"""The time of a measurement on a CPU with one and with two threads, on the same inputs in one run.
 
-    PYTHONPATH=src:benchmarks python benchmarks/threads.py [--cases mnist-cnn:64:100 …] [--threads 2] [--rounds 5] \
-        [--torch]
+    PYTHONPATH=src:benchmarks:PACKAGES python benchmarks/threads.py [--cases mnist-cnn:64:100 …] [--threads 2] \
+        [--rounds 5] [--torch] [--any-size] [--data imagenet=FILE.npz] [--record threads-cpu]
 
 A case is a network, a number of inputs (repeated where fewer are bundled) and a budget. Each round measures with one
-thread, with several and, with ``--torch``, with as many of torch's own threads instead of parts of the batch, by the
-clock on the wall; the record holds the ratios within each round and their medians. Run it on an idle machine: "load" is
-the average number of busy processes in the last minute.
+thread, with several and, with ``--torch``, with as many of torch's own threads instead of parts of the batch; with
+``--any-size`` also with passes of the whole batch, whatever the size of their tensors, in one thread and in several.
+Times are by the clock on the wall; the record holds the ratios within each round and their medians. Run it on an idle
+machine: "load" is the average number of busy processes in the last minute.
 """
 
 import argparse
 import os
+import sys
 import time
 from statistics import median
 from typing import Any
 
 import torch
-from networks import network
 from record import write
+from suite_cells import models
 from torch import Tensor
 
 import marginattack as ma
+from marginattack.execution import probe
 from marginattack.execution import threads as parallel
+from marginattack.execution.probe import LARGEST_BLOCK
 from marginattack.execution.threads import MOST_PARTS
-from marginattack.sources.data import samples
 
 CASES = (
     "mnist-cnn:8:100", "mnist-cnn:64:60", "mnist-cnn:64:100", "mnist-cnn-adv:64:100", "cifar10-resnet32:8:100",
@@ -33,22 +36,28 @@ CASES = (
 
 def measure_case(name: str, n: int, budget: int, options: argparse.Namespace) -> dict[str, Any]:
     """Measure one case with one thread and with several, in turn."""
-    model = network(name)
-    images, labels = (_repeat(part, n) for part in samples(name.split("-")[0]))
+    suite_model = models()[name]
+    model, files = suite_model.open(), dict(entry.split("=") for entry in options.data)
+    images, labels = (_repeat(part, n) for part in suite_model.read({key: [path] for key, path in files.items()}))
     ma.measure(model, images[:2], labels[:2], budget=10, diagnose=False)  # loads what is needed at first use
-    ways = {"one": (1, MOST_PARTS), "parts": (options.threads, MOST_PARTS), "torch": (options.threads, 1)}
-    seconds: dict[str, list[float]] = {way: [] for way in ways if options.torch or way != "torch"}
+    several = options.threads
+    ways = {"one": (1, MOST_PARTS, LARGEST_BLOCK), "parts": (several, MOST_PARTS, LARGEST_BLOCK)}
+    if options.torch:
+        ways["torch"] = (several, 1, LARGEST_BLOCK)
+    if options.any_size:
+        ways |= {"one, any size": (1, MOST_PARTS, sys.maxsize), "parts, any size": (several, MOST_PARTS, sys.maxsize)}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
     means: dict[str, float] = {}
     load = os.getloadavg()[0]
     for _ in range(options.rounds):
         for way, times in seconds.items():
-            number, parallel.MOST_PARTS = ways[way]
+            number, parallel.MOST_PARTS, probe.LARGEST_BLOCK = ways[way]
             torch.set_num_threads(number)
             began = time.perf_counter()
             margins = ma.measure(model, images, labels, budget=budget, diagnose=False)
             times.append(time.perf_counter() - began)
             means[way] = float(margins.distance.mean())
-    parallel.MOST_PARTS = MOST_PARTS
+    parallel.MOST_PARTS, probe.LARGEST_BLOCK = MOST_PARTS, LARGEST_BLOCK
     ratios = {way: [a / b for a, b in zip(seconds["one"], times, strict=True)] for way, times in seconds.items()}
     return {
         "model": name, "n": n, "budget": budget, "threads": options.threads,
@@ -69,13 +78,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--any-size", action="store_true")
+    parser.add_argument("--data", nargs="*", default=[], metavar="NAME=FILE")
+    parser.add_argument("--record", default="threads-cpu")
     options = parser.parse_args()
     results = []
     for case in options.cases:
         name, n, budget = case.split(":")
         results.append(measure_case(name, int(n), int(budget), options))
         print(results[-1], flush=True)
-        write("threads-cpu", results)
+        write(options.record, results)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack import Classifier
-from marginattack.execution import memory
+from marginattack.execution import memory, probe
 from marginattack.execution.session import open_session
 
 IMAGE = torch.zeros(3, 8, 8)
@@ -56,6 +56,23 @@ def test_on_a_cpu_measure_attacks_as_many_inputs_as_fit_unless_it_is_told(
     done: list[int] = []
     ma.measure(model, images, labels, budget=20, batch=batch, progress=done.append)
     assert done == [largest] * (16 // largest)
+
+
+@pytest.mark.parametrize(("block", "rows"), [(1 << 30, 16), (3 * 8 * 64 * 4, 3), (1, 1)])
+def test_on_a_cpu_no_pass_keeps_a_larger_tensor(monkeypatch: pytest.MonkeyPatch, block: int, rows: int) -> None:
+    """An attack takes as many inputs as before, in smaller passes, and finds the same points up to rounding."""
+    model, images = network(8), torch.rand(16, *IMAGE.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    expected = ma.measure(model, images, labels, budget=20).distance
+    sizes: list[int] = []
+    model.register_forward_hook(lambda _, args, output: sizes.append(len(output)) if output.requires_grad else None)
+    monkeypatch.setattr(probe, "LARGEST_BLOCK", block)
+    done: list[int] = []
+    distance = ma.measure(model, images, labels, budget=20, batch=16, progress=done.append).distance
+    assert done == [16]
+    assert max(sizes[4:]) == rows  # the first pairs tell the memory that an input needs
+    assert torch.allclose(distance, expected, rtol=1e-3)
 
 
 class PerSampleGradient(nn.Module):

@@ -1,17 +1,16 @@
 """How many inputs fit into memory at once."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from marginattack.execution.probe import LARGEST_BLOCK, kept_tensors
 from marginattack.execution.session import Session
 
 SHARE = 0.5  # of the free memory that a batch may fill; caches and the allocator need the rest
 LARGEST = {"cpu": 256, "cuda": 1024}  # larger batches are no faster
-CPU_BATCH_BYTES = 32 << 20  # of inputs: larger blocks are returned to the system and allocated again each time
 COPIES = 24  # of an input that an attack holds: iterates, gradients, the incumbent
 
 
@@ -22,26 +21,14 @@ def fitting_batch_size(session: Session, image: Tensor) -> int:
     room = int(SHARE * free_memory(device) / max(each, 1))
     largest = LARGEST.get(device.type, 256)
     if device.type == "cpu":
-        largest = max(1, min(largest, CPU_BATCH_BYTES // (image.numel() * image.element_size())))
+        largest = max(1, min(largest, LARGEST_BLOCK // (image.numel() * image.element_size())))
     return 1 << (max(1, min(room, largest)).bit_length() - 1)
 
 
 def bytes_per_input(session: Session, image: Tensor) -> int:
     """What one input's forward keeps for its backward, and what an attack holds for it."""
-    kept: dict[int, int] = {}
-    model, device = session.copies.fast, session.classifier.device
-    weights = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
-
-    def pack(tensor: Tensor) -> Tensor:
-        if tensor.data_ptr() not in weights:
-            kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-        return tensor
-
-    pair = torch.stack([image, image]).to(device).requires_grad_()
-    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
-    with suppress(RuntimeError), torch.enable_grad(), hooks:  # torch.func inside a model excludes hooks
-        session.evaluator().logits(pair).sum()
-    return sum(kept.values()) // 2 + COPIES * image.numel() * image.element_size()
+    input_bytes, *kept = kept_tensors(session.evaluator(), image)
+    return sum(kept) + COPIES * input_bytes
 
 
 def free_memory(device: torch.device) -> int:

@@ -43,8 +43,9 @@ from marginattack.execution.compilation import Compiler
 from marginattack.execution.copies import Copies
 from marginattack.execution.evaluator import ModelEvaluator
 from marginattack.execution.graphs import Graphs
-from marginattack.execution.passes import compiled_logits, logits_in_batches, out_of_memory, takes_channels_last
+from marginattack.execution.passes import compiled_logits, logits_in_batches, out_of_memory
 from marginattack.execution.precision import choose_precision
+from marginattack.execution.probe import Probe
 from marginattack.execution.randomized import (
     AwayFromInput,
     RandomizedEvaluator,
@@ -76,16 +77,6 @@ def open_session(model: "Classifier | Session") -> Iterator["Session"]:
             yield session
         finally:
             session.release()
-
-
-@dataclass(frozen=True)
-class Probe:
-    """What a few inputs showed: the model's batch noise, whether it takes images channels last and edits its input."""
-
-    classes: int = 0
-    noise: float = 0.0
-    channels_last: bool = False
-    edits_input: bool = False
 
 
 class Classified(NamedTuple):
@@ -167,12 +158,7 @@ class Session:
             return batch
         self.check_consistency(batch.images)
         self.copies.fold(x)
-        logits = self.classifier.logits(x)
-        alone = torch.cat([self.evaluator().logits(one) for one in x.split(1)])
-        logits = logits.to(alone.dtype)
-        noise = batch_noise(float((alone - logits).abs().max()), logits)
-        channels_last = takes_channels_last(self.evaluator(), x, logits)
-        self.probe = replace(self.probe, noise=noise, channels_last=channels_last)
+        self.probe = self.probe.with_passes(self.evaluator(), x, self.classifier.logits(x))
         return batch
 
     def check_consistency(self, images: Tensor) -> None:
@@ -200,8 +186,9 @@ class Session:
             search = self.precision, tolerance_for(unit, max(noise, search_noise))
         make = ModelEvaluator if self.randomized is None else partial(RandomizedEvaluator, rule=self.randomized)
         return make(
-            self.probe.classes, tolerance_for(unit, noise), self.batch_size, self.copies, self.graphs, self.compiler,
-            channels_last=self.probe.channels_last, edits_input=self.probe.edits_input, search=search,
+            self.probe.classes, tolerance_for(unit, noise), min(self.batch_size, self.probe.rows_per_pass), self.copies,
+            self.graphs, self.compiler, channels_last=self.probe.channels_last, edits_input=self.probe.edits_input,
+            search=search,
         )  # fmt: skip
 
     @torch.no_grad()
