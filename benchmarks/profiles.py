@@ -37,7 +37,7 @@ def measure(
     images, labels = correct_samples(model, data[0][FIRST:], data[1][FIRST:], options.samples)
     with open_session(ma.Classifier(model)) as session:
         problem = session.problem(session.validate(images, labels), as_norm(norm), budget=options.budget)
-        near_linear, masked = ma.Race().classify(problem)
+        near_linear, masked = ma.Race().classify(problem, options.budget)
     profiles = {"NEAR_LINEAR": NEAR_LINEAR, "CURVED": CURVED, "MASKED": MASKED}
     attacks = {"Race": ma.Race()} | {
         key: replace(ma.Race(), near_linear=each, curved=each, masked=each) for key, each in profiles.items()

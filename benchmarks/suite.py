@@ -100,7 +100,9 @@ def attack_names(norm: str, data: str, *, optional: bool = False) -> list[str]:
     return [*own, *presets, *external]
 
 
-def stages(norm: str, names: list[str], budgets: list[int], *, long: bool) -> Iterator[tuple[int, str, int, int]]:
+def stages(
+    norm: str, names: list[str], budgets: list[int], *, seeds: list[int], long: bool
+) -> Iterator[tuple[int, str, int, int]]:
     """Stage, attack, budget and seed of all cells of a (model, norm)."""
     strong = [name for name in ("marginattack", *STRONG[norm]) if name in names]
     rest = [name for name in names if name not in (OURS, *strong)]
@@ -110,7 +112,7 @@ def stages(norm: str, names: list[str], budgets: list[int], *, long: bool) -> It
     ):
         yield from ((stage, name, budget, 0) for budget in each for name in group if name in names)
     if SEEDED in budgets:
-        yield from ((4, name, SEEDED, seed) for name in names if name in RANDOM for seed in (1, 2))
+        yield from ((4, name, SEEDED, seed) for name in names if name in RANDOM for seed in seeds)
     if long and OURS in names:
         yield from ((7, name, LONG, 0) for name in (OURS, *(f"{RANKED}{rank}" for rank in (1, 2))))
 
@@ -125,7 +127,9 @@ def plan(options: argparse.Namespace, known: Results | None = None) -> list[Task
             names = attack_names(norm, model.split("-")[0], optional=options.all_attacks)
             names = [name for name in names if any(word in name for word in options.only)]
             most = samples(model, options)
-            for rank, (stage, name, budget, seed) in enumerate(stages(norm, names, options.budgets, long=options.long)):
+            for rank, (stage, name, budget, seed) in enumerate(
+                stages(norm, names, options.budgets, seeds=options.seeds, long=options.long)
+            ):
                 n = most if budget < FEWER_FROM else min(most, options.fewer)
                 tasks.append(Task(stage, model, norm, Cell(name, budget, seed, n)))
                 ranks[tasks[-1]] = rank
@@ -306,6 +310,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--limit-seconds", type=float, default=120, help="time limit per cell")
     parser.add_argument("--minutes", type=float, default=600, help="time limit of the run")
+    parser.add_argument("--seeds", nargs="*", default=[1, 2], type=int, help=f"further seeds at {SEEDED} passes")
     parser.add_argument("--long", action="store_true", help=f"{LONG:,} passes of race and the two best peers, last")
     parser.add_argument("--all-attacks", action="store_true", help="include Boundary, JSMA and the one-pixel attack")
     parser.add_argument("--rerun", nargs="+", default=[], metavar="WORD", help="attacks to run again")

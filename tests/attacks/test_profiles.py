@@ -77,7 +77,7 @@ class Bent(nn.Module):
 def test_a_near_linear_sample_ends_near_the_boundary_and_hardly_overshoots(bend: float, near_linear: bool) -> None:
     with open_session(ma.Classifier(Bent(bend))) as session:
         problem = session.problem(session.validate(torch.zeros(1, 6), torch.zeros(1, dtype=torch.int64)), L2, budget=50)
-        found, _ = ma.Race().classify(problem)
+        found, _ = ma.Race().classify(problem, 50)
     assert bool(found) == near_linear
 
 

@@ -172,7 +172,7 @@ def flat_and_bent(x: Tensor) -> Tensor:
 def test_samples_with_a_flat_boundary_are_near_linear(phases_run: list[Any]) -> None:
     x = torch.tensor([[0.2, 0.2], [0.2, 0.8], [0.2, 0.3]], dtype=torch.float64)
     problem = pose(Function(flat_and_bent), x, torch.zeros(3, dtype=torch.int64), budget=60)
-    assert Race().classify(problem)[0].tolist() == [True, False, True]
+    assert Race().classify(problem, 60)[0].tolist() == [True, False, True]
     problem = pose(Function(flat_and_bent), x, torch.zeros(3, dtype=torch.int64), budget=60)
     problem.solve(Race())
     expected = ["target", "polish", "descend", "restart", "polish", "polish"]
@@ -193,7 +193,7 @@ def test_samples_whose_gradients_mislead_are_masked(scale: float) -> None:
     x, y = torch.full((2, 2), 0.5, dtype=torch.float64), torch.tensor([0, 0])
     classifier = Classifier(Function(wall), bounds=(0.5 - 0.5 * scale, 0.5 + 0.5 * scale))
     with validated(classifier, x, y) as (session, batch):
-        near_linear, masked = Race().classify(session.problem(batch, ma.L2, budget=400))
+        near_linear, masked = Race().classify(session.problem(batch, ma.L2, budget=400), 400)
     assert near_linear.tolist() == [scale != 1.0] * 2
     assert masked.tolist() == [scale == 1.0] * 2
 
@@ -207,7 +207,8 @@ def test_samples_whose_gradient_points_out_of_the_box_are_masked(slope: float) -
     def c(x: Tensor) -> Tensor:
         return 0.2 + slope * x[:, 0] - 0.5 * (x[:, 1] - 0.5) + turn * x[:, 2] * (x[:, 1] - 0.5).relu() / 0.4
 
-    near_linear, masked = Race().classify(pose(Function(lambda x: torch.stack([c(x), 0 * c(x)], 1)), x, y, budget=60))
+    problem = pose(Function(lambda x: torch.stack([c(x), 0 * c(x)], 1)), x, y, budget=60)
+    near_linear, masked = Race().classify(problem, 60)
     assert (near_linear.tolist(), masked.tolist()) == ([slope < 1], [slope == 1])
 
 
@@ -231,7 +232,7 @@ def test_a_race_does_not_depend_on_the_batch(
     network = smooth()
     model = Function(lambda x: network(x) * (1 + 0.5 * torch.sin(20 * x.sum(1, keepdim=True))))
     images, labels = inputs(model, n=3)
-    near_linear, _ = Race().classify(pose(model, images, labels, budget=620))
+    near_linear, _ = Race().classify(pose(model, images, labels, budget=620), 620)
     assert near_linear.tolist() == [False, True, True]
     together, alone = (ma.measure(model, images, labels, "l2", budget=620, batch=batch) for batch in (3, 1))
     assert bool(graphs_made) == interleaved

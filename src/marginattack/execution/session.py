@@ -128,8 +128,13 @@ class Session:
 
     @property
     def batch_size(self) -> int:
-        """The most inputs per pass."""
+        """The most inputs per pass, as requested."""
         return self.execution.batch_size
+
+    @property
+    def rows_per_pass(self) -> int:
+        """The most inputs of a pass in an attack: fewer than ``batch_size`` where a CPU is faster with fewer."""
+        return min(self.batch_size, self.probe.rows_per_pass)
 
     def release(self) -> None:
         """Release the memory of everything that was captured and compiled."""
@@ -186,7 +191,7 @@ class Session:
             search = self.precision, tolerance_for(unit, max(noise, search_noise))
         make = ModelEvaluator if self.randomized is None else partial(RandomizedEvaluator, rule=self.randomized)
         return make(
-            self.probe.classes, tolerance_for(unit, noise), min(self.batch_size, self.probe.rows_per_pass), self.copies,
+            self.probe.classes, tolerance_for(unit, noise), self.rows_per_pass, self.copies,
             self.graphs, self.compiler, channels_last=self.probe.channels_last, edits_input=self.probe.edits_input,
             search=search,
         )  # fmt: skip
@@ -211,8 +216,8 @@ class Session:
         Batch sizes, and with them the order of sums inside the model, differ; each batch may hold other images
         ``beside`` the points.
         """
-        half = max(1, self.batch_size // 3)
-        half += 2 * half == self.batch_size
+        half = max(1, self.rows_per_pass // 3)
+        half += 2 * half == self.rows_per_pass
         found = []
         for first in range(0, len(points), half):
             part, other = (each[first : first + half] for each in (points, points[:0] if beside is None else beside))

@@ -16,10 +16,12 @@ from marginattack.attacks.race.phases import (
     MASKED_SPARSE,
     NEAR_LINEAR,
     PASSES_PER_START,
+    SHORT,
     SPARSE,
     PlannedPhase,
     Profile,
     Table,
+    kind_of,
     plan_all,
     truncate,
 )
@@ -31,9 +33,10 @@ from marginattack.errors import InputError
 
 PERPENDICULAR = 0.3  # a cosine below which gradients tell nothing about each other; in ℓ0 a lower one
 PERPENDICULAR_SPARSE = 0.2
-TURNED = 0.4  # one below which, in ℓ0, steps along the gradient at x₀ cannot be trusted if they hardly lower c
+TURNED = 0.4  # one below which, in ℓ0 and ℓ1, steps along the gradient at x₀ cannot be trusted
 STRAIGHT = 0.8  # one above which the gradient at x₀ is trusted though it points out of the box
 BLOCKED = 0.5  # the way to the tangent plane without the box, over that inside it: below, the gradient points outside
+WALLED = 0.35  # the same where few passes are spent in a norm whose steps change few coordinates
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
 OVERSHOT = 0.4  # how far below zero c may be after a near-linear sample's step, as a share of trust · c(x₀)
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
@@ -105,7 +108,7 @@ class Race(Attack):
             return max(problem.budget.remaining_of(rows), default=unspent) - unspent
 
         with problem.for_search() if low_precision else nullcontext(problem) as search:
-            groups = [(rows, profile.table(passes)) for rows, profile in self.profiles(search)]
+            groups = [(rows, profile.table(passes)) for rows, profile in self.profiles(search, passes)]
             followed = [self.classes_followed(table, norm, passes) for _, table in groups]
             classes: list[Labels] = []
             scanned = torch.stack([rows & (number > 0) for (rows, _), number in zip(groups, followed, strict=True)])
@@ -177,9 +180,9 @@ class Race(Attack):
             phases[profile.name] = truncate(plan_all(table, norm, left, number, passes // PASSES_PER_START), left)
         return RacePlan(norm.name, passes, scans, phases)
 
-    def profiles(self, problem: Problem) -> list[tuple[Mask, Profile]]:
+    def profiles(self, problem: Problem, passes: int) -> list[tuple[Mask, Profile]]:
         """The samples of each profile, on the host."""
-        near_linear, masked = (rows.cpu() for rows in self.classify(problem))
+        near_linear, masked = (rows.cpu() for rows in self.classify(problem, passes))
         if problem.norm.counts and bool(torch.isfinite(problem.box.hi - problem.box.lo).all()):
             return [(~masked, self.sparse), (masked, self.masked_sparse)]
         curved = ~(near_linear | masked)
@@ -195,14 +198,16 @@ class Race(Attack):
         """How many classes are ranked, at a backward each."""
         return min(self.candidates, max(followed, (passes - PROFILE_PASSES) // 16))
 
-    def classify(self, problem: Problem) -> tuple[Mask, Mask]:
-        """Which samples are near-linear, and which masked.
+    def classify(self, problem: Problem, passes: int) -> tuple[Mask, Mask]:
+        """Which samples are near-linear, and which masked, if this many passes are spent.
 
         Near-linear: a step to the tangent plane of x₀ ends near the boundary, the gradient hardly turns, and the box
         hardly lengthens the step; or the step is small in every coordinate, so that slides can follow the boundary,
         lowers c and does not overshoot. Masked: the step is long, and the gradients at its ends are nearly
         perpendicular or the one at x₀ points out of the box; in ℓ0, also where the step hardly lowers c and the
-        gradient turns.
+        gradient turns. With few passes in ℓ1 the gradient of a near-linear sample may turn further if the step does not
+        overshoot, and a sample is masked only if the box blocks most of the step, or if the step hardly lowers c and
+        the gradient turns.
         """
         problem.observer.mark("profile")
         c, g = problem.value_and_gradient(problem.x0)
@@ -219,8 +224,12 @@ class Race(Attack):
         if problem.norm.counts:
             masked = ((cosine < PERPENDICULAR_SPARSE) & far) | ((cosine < TURNED) & (c_z > self.trust * c))
         else:
-            flat &= (cosine > STRAIGHT) | (c > (1 - self.trust) * step)
             masked = ((cosine < PERPENDICULAR) | ((cosine < STRAIGHT) & (c < BLOCKED * step))) & far
+            if passes < SHORT and kind_of(problem.norm) == "sparse":
+                flat |= (c_z > 0) & (c_z < self.trust * c) & (cosine > TURNED)
+                masked &= c < WALLED * step
+                masked |= (c_z > self.trust * c) & (cosine < TURNED) & far
+            flat &= (cosine > STRAIGHT) | (c > (1 - self.trust) * step)
         near_linear = (c_z > -OVERSHOT * self.trust * c) & (flat | near)
         return near_linear[:, 0], (~near_linear & masked)[:, 0]
 
