@@ -1,6 +1,7 @@
 """Brackets join margins, and what cannot be bounded is refused in one line."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +51,59 @@ def test_margins_of_something_else_are_refused(margins: ma.Margins, brackets: ma
         brackets.add_to(replace(margins, label=margins.label + 1))
     with pytest.raises(ma.InputError, match=r"sample 0 is certified to 0\.\d+, but has a margin of 0\.\d+: compute"):
         brackets.add_to(replace(margins, distance=margins.distance / 2))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"scale": 1.4}, "measured with scale, which bounds do not support"),
+        ({"fixed": [True, False, False]}, "measured with fixed, which bounds do not support"),
+        ({"bounds": (-0.3, 1)}, r"in the box \[-0.3, 1.0\], but these bounds hold in \[0.0, 1.0\]"),
+        ({"bounds": (torch.tensor([0.0, 0, -0.3]), 1)}, r"in the box \[-0.3"),
+        (
+            {"bounds": (0, torch.tensor([1.0, 0.95, 1]))},
+            r"in the box \[0.0, 1.0\], but with other bounds per feature: measure",
+        ),
+        ({"targets": [1, 0, 1]}, "targeted, but bounds hold for any class"),
+    ],
+)
+def test_margins_of_another_distance_or_box_are_refused(
+    brackets: ma.Brackets, other: dict[str, Any], message: str
+) -> None:  # fmt: skip
+    with pytest.raises(ma.InputError, match=f"the margins (are|were measured|were) {message}"):
+        brackets.add_to(ma.measure(MODEL, X, Y, "l2", budget=40, **other))
+
+
+def test_brackets_fit_margins_in_the_same_box_per_feature() -> None:
+    box = (torch.tensor([-0.5, 0, 0]), 1)
+    margins = ma.measure(MODEL, X, Y, "l2", budget=40, bounds=box)
+    assert ma.bound(MODEL, X, Y, "l2", upper=margins, method="crown", bounds=box).add_to(margins).closed.all()
+    other = ma.bound(MODEL, X, Y, "l2", method="crown", bounds=(torch.tensor([0, -0.5, 0]), 1))
+    with pytest.raises(ma.InputError, match="but with other bounds per feature"):
+        other.add_to(margins)
+
+
+def test_margins_of_a_run_are_compared_too(margins: ma.Margins, brackets: ma.Brackets) -> None:
+    run = replace(margins, settings={"shard": 8})  # as ``Margins.load`` reads a run in the default box
+    assert brackets.add_to(run).closed.all()
+    assert brackets.add_to(replace(run, settings={"shard": 8, "space": {"bounds": ["0.0", "1.0"]}})).closed.all()
+    for space in ({"bounds": ["-1.0", "1.0"]}, {"bounds": "a digest"}, {"scale": ["2.0"]}):
+        with pytest.raises(ma.InputError, match="were measured"):
+            brackets.add_to(replace(run, settings={"shard": 8, "space": space}))
+    with pytest.raises(ma.InputError, match="upper holds scaled margins"):
+        ma.bound(MODEL, X, Y, "l2", upper=replace(run, settings={"shard": 8, "space": {"scale": ["2.0"]}}))
+
+
+def test_margins_of_other_inputs_are_refused(margins: ma.Margins, brackets: ma.Brackets) -> None:
+    swapped = margins[[2, 1, 0]]
+    with pytest.raises(ma.InputError, match="input 0 of the margins is another than that of the bounds"):
+        brackets.add_to(swapped)
+    with pytest.raises(ma.InputError, match="input 0 of the margins is another than that of the bounds"):
+        ma.bound(MODEL, X, Y, "l2", upper=swapped, method="crown")
+    flat = ma.bound(MODEL, X[:, None], Y, "l2", method="crown")
+    with pytest.raises(ma.InputError, match=r"inputs of shape \(3, 3\), not \(3, 1, 3\): measure and bound the same"):
+        flat.add_to(margins)
+    assert brackets.add_to(replace(margins, original=None)).closed.all()  # as in files of old versions
 
 
 class Two(nn.Module):

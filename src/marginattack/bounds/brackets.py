@@ -22,6 +22,34 @@ def check_agreement(lower: Tensor, upper: Tensor) -> None:
         raise InputError(f"{known}: compute bounds and margins with the same model and inputs")
 
 
+def check_inputs(margins: Margins, images: Tensor) -> None:
+    """Raise InputError for margins of other inputs than these, if they have stored theirs."""
+    if margins.original is None:
+        return
+    original = margins.original.to(images)
+    if original.shape != images.shape:
+        shapes = f"shape {tuple(original.shape)}, not {tuple(images.shape)}"
+        raise InputError(f"the margins are of inputs of {shapes}: measure and bound the same inputs")
+    if bool((other := (original != images).flatten(1).any(1)).any()):
+        row = int(other.nonzero()[0])
+        raise InputError(f"input {row} of the margins is another than that of the bounds: give the same, in one order")
+
+
+def states(margins: Margins, name: str) -> bool:
+    """Whether margins, or the run they are from, were measured with a ``scale`` or with ``fixed`` features."""
+    return name in margins.settings or name in margins.settings.get("space", {})
+
+
+def _box_of(settings: dict[str, Any]) -> Any:
+    """The box in the settings of margins, brackets or a run; None if they do not tell."""
+    if "bounds" in settings:
+        return settings["bounds"], settings.get("box")
+    if "shard" not in settings:
+        return None
+    stated = settings.get("space", {}).get("bounds", [0, 1])  # of a run: texts, or a digest
+    return ([float(each) for each in stated], None) if isinstance(stated, list) else (stated, None)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Brackets:
     """Lower and upper bounds of the distance to the decision boundary; no adversarial point is nearer than ``lower``.
@@ -37,6 +65,7 @@ class Brackets:
         label: (n,) the true class.
         prediction: (n,) the predicted class of the input.
         certified_by: the method behind each lower bound; "" if it is 0.
+        original: the inputs.
         seconds: the time spent on all samples.
         settings: what the bounds were computed with.
 
@@ -58,6 +87,7 @@ class Brackets:
     label: Tensor
     prediction: Tensor
     certified_by: tuple[str, ...]
+    original: Tensor
     seconds: float
     settings: dict[str, Any]
 
@@ -86,7 +116,8 @@ class Brackets:
             The same margins with their bounds.
 
         Raises:
-            InputError: The margins are of other samples or another norm, or contradict the bounds.
+            InputError: The margins are of other samples, another norm or box, targeted, or measured with ``scale`` or
+                ``fixed``; or they contradict the bounds.
 
         Example:
             >>> import torch
@@ -99,6 +130,8 @@ class Brackets:
         """
         if margins.norm != self.norm or not torch.equal(margins.label, self.label):
             raise InputError("the margins are of other samples, or in another norm: give those of the same inputs")
+        check_inputs(margins, self.original)
+        self._check_settings(margins)
         nearer = (self.upper < margins.distance) & (self.adversarial_label != self.label)
         distance = torch.where(nearer, self.upper, margins.distance)
         check_agreement(self.lower, distance)
@@ -114,6 +147,19 @@ class Brackets:
                 for new, old, use in zip(self.certified_by, margins.certified_by, better.tolist(), strict=True)
             ),
         )  # fmt: skip
+
+    def _check_settings(self, margins: Margins) -> None:
+        """Raise InputError for margins of another distance, box or goal than these bounds."""
+        for name in ("scale", "fixed"):
+            if states(margins, name):
+                raise InputError(f"the margins were measured with {name}, which bounds do not support: leave it out")
+        if margins.settings.get("targeted"):
+            raise InputError("the margins are targeted, but bounds hold for any class: measure without targets")
+        theirs, own = _box_of(margins.settings), _box_of(self.settings)
+        if theirs is not None and theirs != own:
+            boxes = f"{theirs[0]}, but these bounds hold in {own[0]}"
+            different = boxes if theirs[0] != own[0] else f"{theirs[0]}, but with other bounds per feature"
+            raise InputError(f"the margins were measured in the box {different}: measure and bound in the same box")
 
     def certified_accuracy(self, eps: float | Sequence[float | int]) -> Any:
         """Return the share of samples that are classified correctly under every perturbation of size ``eps`` or less.

@@ -7,7 +7,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from marginattack.bounds.brackets import Brackets, check_agreement
+from marginattack.bounds.brackets import Brackets, check_agreement, check_inputs, states
 from marginattack.bounds.closing import Closing
 from marginattack.bounds.graph import Graph, trace
 from marginattack.bounds.lipschitz import certify
@@ -170,12 +170,11 @@ def _bracket(
     name = ALPHA.name if relaxation.exact else relaxation.name
     settings = {
         "method": repr(relaxation), "tolerance": given.tolerance, "time_limit": given.time_limit,
-        "torch": str(torch.__version__),
-        "bounds": [float(session.classifier.lo.min()), float(session.classifier.hi.max())],
+        "torch": str(torch.__version__), **session.space.describe(),
     }  # fmt: skip
     return Brackets(
         norm=norm.name, lower=lower, upper=distance, per_class=per_class, label=samples.labels, prediction=prediction,
-        adversarial=points, adversarial_label=reached, settings=settings,
+        adversarial=points, adversarial_label=reached, original=samples.images, settings=settings,
         seconds=time.monotonic() - given.start,
         certified_by=tuple(
             "" if now == 0 else name if now <= before else closed_by
@@ -212,10 +211,12 @@ def _as_upper(upper: Margins | Tensor | None, samples: Batch, norm: Norm) -> tup
             raise InputError(f"upper holds {upper.norm} margins, but norm is {norm}: give margins of the same norm")
         if upper.settings.get("targeted"):
             raise InputError("upper holds targeted margins, but bounds hold for any class: measure without targets")
-        if "scale" in upper.settings:
+        if states(upper, "scale"):
             raise InputError("upper holds scaled margins, which bounds do not support: measure without scale")
         if len(upper) == len(samples) and not torch.equal(upper.label, samples.labels):
             raise InputError("upper holds margins of other labels: measure the same inputs")
+        if len(upper) == len(samples):
+            check_inputs(upper, samples.images)
         points = upper.adversarial.clone() if upper.adversarial.shape == points.shape else points
         upper = upper.distance
     distance = upper.to(torch.float64).cpu()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 import torch
@@ -92,6 +93,9 @@ class Space:
     def describe(self) -> dict[str, Any]:
         """The space in a few numbers, for the settings of a result."""
         about: dict[str, Any] = {"bounds": [float(self.lo.min()), float(self.hi.max())]}
+        if bool((self.lo != self.lo.min()).any() or (self.hi != self.hi.max()).any()):  # they differ between features
+            both = torch.stack(torch.broadcast_tensors(self.lo, self.hi)).cpu().contiguous()
+            about["box"] = sha256(both.numpy().tobytes()).hexdigest()[:16]
         if self.scale is not None:
             about["scale"] = [float(self.scale.min()), float(self.scale.max())]
         return about if self.fixed is None else {**about, "fixed": True}
