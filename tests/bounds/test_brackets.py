@@ -106,6 +106,14 @@ def test_margins_of_other_inputs_are_refused(margins: ma.Margins, brackets: ma.B
     assert brackets.add_to(replace(margins, original=None)).closed.all()  # as in files of old versions
 
 
+@pytest.mark.parametrize("method", ["crown", "exact", "lipschitz"])
+def test_inputs_that_are_all_misclassified_have_no_bound(method: str) -> None:
+    model = nn.Linear(3, 3)
+    labels = (model(X).argmax(1) + 1) % 3
+    found = ma.bound(model, X, labels, method=method)
+    assert found.lower.tolist() == found.upper.tolist() == [0.0] * 3
+
+
 class Two(nn.Module):
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         return first + second

@@ -151,7 +151,7 @@ def _bracket(
         per_class = torch.where(whole[:, None], torch.inf, per_class)
     else:
         left = int(correct.sum())
-        for rows in correct.nonzero()[:, 0].split(given.batch):
+        for rows in correct.nonzero()[:, 0].split(given.batch) if left else ():
             now = time.monotonic()
             own = replace(limits, deadline=now + (limits.deadline - now) * len(rows) / left)
             part = _Search(session.classifier, graph, samples.select(rows), norm, relaxation, own)
