@@ -25,10 +25,13 @@ class Rounded(nn.Module):
         return logits
 
 
+ALWAYS_0 = After(MODEL, lambda out: out + torch.tensor([1e4, 0, 0, 0]))
+ZERO = torch.zeros(10, dtype=torch.int64)
 DOUBTFUL: dict[str, tuple[nn.Module, Tensor, str]] = {
     "every label wrong": (MODEL, (Y + 1) % 4, "grave: accuracy-zero .10 of 10.: no input is classified correctly"),
     "sigmoid": (After(MODEL, lambda out: (3 * out).sigmoid()), Y, "warning: sigmoid-outputs .* last sigmoid"),
-    "masked gradients": (Rounded(), Rounded()(X).argmax(1), r"grave: not-found .* Check the gradients \(diagnose\)"),
+    "masked gradients": (Rounded(), Rounded()(X).argmax(1), r"grave: zero-gradients .*\(forward calls round\)"),
+    "failed attack": (ALWAYS_0, ZERO, r"grave: not-found .* Check the gradients \(diagnose\)"),
 }
 
 
@@ -47,10 +50,55 @@ def test_doubtful_results_come_with_one_warning_of_one_line(model: nn.Module, la
 
 def test_few_samples_targets_and_fixed_features_are_no_reason_to_warn() -> None:
     ma.measure(MODEL, X[:5], (Y[:5] + 1) % 4, attack=QUICK)
-    ma.measure(Rounded(), X, Rounded()(X).argmax(1), targets=(Rounded()(X).argmax(1) + 1) % 4, attack=QUICK)
+    ma.measure(ALWAYS_0, X, ZERO, targets=ZERO + 1, attack=QUICK)
     one = Function(lambda x: torch.stack([x[:, 0] - 1, 0 * x[:, 0] - 0.95], 1))
-    stuck = ma.measure(one, X, [0] * 10, attack=QUICK, fixed=[True] + 5 * [False])
-    assert not stuck.success.any()
+    fixed = ma.measure(one, X, [0] * 10, attack=QUICK, fixed=[True] + 5 * [False])
+    assert not fixed.success.any()
+
+
+class Blind(nn.Module):
+    """A model whose logits have no gradient."""
+
+    def __init__(self, noise: float = 0.0) -> None:
+        super().__init__()
+        self.noise = noise
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = MODEL(x + self.noise * torch.randn_like(x))
+        return logits
+
+
+DETACHED: dict[str, tuple[nn.Module, dict[str, Any]]] = {
+    "no_grad": (Blind(), {}),
+    "detach": (Function(lambda x: MODEL(x.detach())), {}),
+    "one sample": (Blind(), {"rows": 1}),
+    "marginattack": (Blind(), {"attack": QUICK}),
+    "pgd": (Blind(), {"attack": "pgd@1/2"}),
+    "randomised": (Blind(0.01), {"randomized": True}),
+}
+
+
+@pytest.mark.parametrize(("model", "options"), DETACHED.values(), ids=DETACHED)
+def test_a_model_without_gradients_is_refused(model: nn.Module, options: dict[str, Any]) -> None:
+    options = {"budget": 80, **options}
+    n = options.pop("rows", 10)
+    with pytest.raises(
+        ma.InputError, match=r"^nothing was measured: .*Remove detach\(\), .* diagnose=False.*\(detached"
+    ):
+        ma.measure(model, X[:n], Y[:n], "linf", **options)
+    with pytest.raises(ma.InputError, match="nothing was measured"):
+        ma.evaluate(model, X[:n], Y[:n], "linf", eps=[0.25, 0.5] if "attack" not in options else 0.5, **options)
+    ma.measure(model, X[:n], Y[:n], "linf", diagnose=False, **options)
+
+
+@pytest.mark.parametrize(("attack", "norm"), [("square@1/2", "linf"), ("boundary", "l2"), ("one-pixel", "l0")])
+def test_attacks_without_gradients_measure_a_model_without_gradients(attack: str, norm: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = ma.measure(Blind(), X, Y, norm, attack=attack, budget=100)
+        ma.measure(Rounded(), X, Rounded()(X).argmax(1), norm, attack=attack, budget=100)
+    assert not found.backwards.any()
 
 
 FIXED = [attacks.PGD, attacks.BIM, attacks.DAA, attacks.LogitDifferenceAttack]

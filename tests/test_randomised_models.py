@@ -117,9 +117,8 @@ def test_every_draw_is_a_counted_pass() -> None:
     oracle = Linear(3)
     model = Counting(oracle.model.model, oracle.sigma)
     attack = ma.attacks.PGD(eps=3.0, steps=20)
-    found = ma.measure(
-        model, oracle.x, oracle.y, "l2", bounds=(-9, 9), attack=attack, randomized=True, eot=7, budget=150
-    )
+    options: dict[str, Any] = {"randomized": True, "eot": 7, "budget": 150, "diagnose": False}
+    found = ma.measure(model, oracle.x, oracle.y, "l2", bounds=(-9, 9), attack=attack, **options)
     assert model.backwards == int(found.backwards.sum()) > 0
     probed = 2 * 7  # draws for the two inputs whose memory is measured
     assert model.forwards - probed <= int(found.forwards.sum())

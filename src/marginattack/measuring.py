@@ -7,13 +7,11 @@ from dataclasses import asdict, replace
 from numbers import Real
 from typing import Any, overload
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from marginattack.analysis.diagnose.after_run import MIN_ROWS, check_results
-from marginattack.analysis.diagnose.findings import Finding, prioritise
-from marginattack.analysis.diagnose.outputs import check_values
+from marginattack.analysis.diagnose.doubts import find_doubts, require_gradient
+from marginattack.analysis.diagnose.findings import Finding
 from marginattack.attacks import ATTACKS, Attack
 from marginattack.attacks.external.base import ExternalAttack
 from marginattack.attacks.naming import named_attack
@@ -37,7 +35,6 @@ from marginattack.sources.foreign import ModelWithBounds, unwrap
 
 BATCH = 256  # inputs that are attacked at a time
 TIMED = 0.5  # seconds in which passes are timed for the estimate next to a progress bar
-PROBED_OUTPUTS = 64  # inputs whose logits are checked
 SHOWN = 32  # inputs at a time on a CPU with a progress bar, so that it advances often
 
 
@@ -107,8 +104,9 @@ def measure(
         randomized: Whether the model draws random numbers in each pass; or a ``Randomized`` with the details.
             Adversarial then means misclassified with probability above 1/2, which fresh draws confirm.
         eot: Draws per query of a randomised model, by default 10, each counted as a pass.
-        diagnose: Whether to warn, in one line, about results that cannot be trusted: every label wrong, outputs that
-            are not logits, adversarial points that are not found or not confirmed.
+        diagnose: Whether to refuse attacks that need gradients on a model without any, and to warn, in one line, about
+            results that cannot be trusted: every label wrong, outputs that are not logits, gradients that are zero,
+            adversarial points that are not found or not confirmed.
         search: Deprecated, the former name of ``precision``.
 
     Returns:
@@ -117,7 +115,7 @@ def measure(
 
     Raises:
         InputError: An argument is invalid, or the model cannot be measured, for example because its logits vary
-            between forwards or with the batch.
+            between forwards or with the batch, or have no gradient.
 
     Example:
         >>> import marginattack as ma
@@ -150,11 +148,11 @@ def measure(
     with open_session(classifier) as session, show_progress(progress, total and total * len(norms)) as advance:
         if progress is True and session.classifier.device.type == "cpu":
             most = min(most, SHOWN)
-        results = _measure_chunks(
+        results, missing = _measure_chunks(
             session, read_chunks(images, labels, targets, ids, most), norms, attack, batch=most, fit=batch is None,
-            budget=budget, enough=enough, seed=seed, progress=advance,
+            budget=budget, enough=enough, seed=seed, progress=advance, diagnose=diagnose,
         )  # fmt: skip
-        findings = find_doubts(session, results, attack) if diagnose else []
+        findings = find_doubts(session, results, attack, missing) if diagnose else []
     if findings:
         more = f" ({len(findings) - 1} more, see marginattack diagnose)" if len(findings) > 1 else ""
         warnings.warn(f"{findings[0].line()}{more} Silence: diagnose=False.", DiagnosisWarning, stacklevel=2)
@@ -165,14 +163,17 @@ def measure(
 
 def _measure_chunks(
     session: Session, chunks: Iterable[Chunk], norms: Sequence[Norm], attack: Attack, *, batch: int, fit: bool,
-    budget: int | None, enough: float | None, seed: int, progress: Callable[[int], None] | None,
-) -> list[Margins]:  # fmt: skip
-    """Measure chunks of samples in each norm."""
+    budget: int | None, enough: float | None, seed: int, progress: Callable[[int], None] | None, diagnose: bool,
+) -> tuple[list[Margins], Finding | None]:  # fmt: skip
+    """Measure chunks of samples in each norm; also return the finding that gradients are missing, if they are."""
     parts: list[list[Margins]] = [[] for _ in norms]
+    missing = None
     for number, chunk in enumerate(chunks):
         samples = session.validate(*chunk)
         for norm in norms if number == 0 else ():
             check_radius(session, samples, norm, attack, enough)
+        if number == 0 and diagnose:
+            missing = require_gradient(session, samples, attack)
         if number == 0 and fit and session.classifier.device.type == "cpu":  # where memory does not run out in time
             batch = min(batch, fitting_batch_size(session, samples.images[0]))
             session = session.configure(batch_size=min(batch, session.batch_size))
@@ -187,7 +188,7 @@ def _measure_chunks(
             if used.batch_size < session.batch_size:  # memory ran out
                 batch, session = used.batch_size, session.configure(batch_size=used.batch_size)
             done.append(margins)
-    return [_join(done) for done in parts]
+    return [_join(done) for done in parts], missing
 
 
 def _join(parts: Sequence[Margins]) -> Margins:
@@ -234,25 +235,6 @@ def check_radius(session: Session, samples: Batch, norm: Norm, attack: Attack, e
     for eps in (radius_of(attack), enough):
         if eps is not None:
             session.space.check_distance(norm, samples.images, eps)
-
-
-def find_doubts(session: Session, results: Sequence[Margins], attack: Attack) -> list[Finding]:
-    """Reasons to doubt results, from the results themselves and one forward pass; the gravest first."""
-    known = {kind: name for name, kind in ATTACKS.items()}
-    doubts = []
-    for margins in results:
-        n, original = len(margins), margins.original
-        if n < MIN_ROWS or original is None or margins.settings["targeted"]:
-            continue
-        columns = {name: getattr(margins, name).numpy() for name in margins.columns() if name != "adversarial"}
-        name = known.get(type(attack), type(attack).__name__)
-        if isinstance(attack, ExternalAttack):
-            name = attack.name if attack.eps is None else f"{attack.name}@{attack.eps:.4g}"
-        found = check_results({**columns, "attack": np.full(n, name), "norm": np.full(n, margins.norm)})
-        restricted = session.space.fixed is not None or bool((session.space.lo == session.space.hi).any())
-        doubts += [each for each in found if each.grade == "grave" and not (each.code == "not-found" and restricted)]
-        doubts += check_values(session.plain_logits(original[:PROBED_OUTPUTS]))
-    return prioritise({each.code: each for each in doubts}.values())
 
 
 class ProgressBar:

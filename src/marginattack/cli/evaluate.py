@@ -48,7 +48,7 @@ def evaluate(
             result = evaluation.evaluate(
                 session, chunks, norm=settings.norms[0], eps=eps, budget=settings.budget or evaluation.BUDGET,
                 ids=job.order, attack=next(iter(job.attacks.values())), seed=settings.seed, batch=batch,
-                progress=advance,
+                progress=advance, diagnose=not despite,
             )  # fmt: skip
     for doubt in doubts:
         if issubclass(doubt.category, DiagnosisWarning):
