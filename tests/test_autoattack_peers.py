@@ -61,10 +61,26 @@ def test_autoattack_is_the_same_as_on_the_plain_model(digits: tuple[nn.Module, T
     assert torch.equal(m.success, fooled)
 
 
+def test_the_radius_is_in_the_unit_of_the_distance(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
+    """The same problem in twice the unit, and shifted, has the same result."""
+    model, x, y = digits
+    attack = external_attack("autoattack:apgd-ce@0.015")
+    expected = ma.measure(model, x, y, "linf", attack=attack, budget=60)
+    assert expected.success.any()
+    again = ma.measure(model, x, y, "linf", attack="autoattack:apgd-ce@0.0075", scale=2, budget=60)
+    torch.testing.assert_close(again.distance, expected.distance / 2, rtol=1e-5, atol=0)
+    shifted = nn.Sequential(Shift(), model)
+    again = ma.measure(shifted, 4 * x - 1, y, "linf", attack="autoattack:apgd-ce@0.06", bounds=(-1, 3), budget=60)
+    torch.testing.assert_close(again.distance, 4 * expected.distance, rtol=1e-4, atol=0)
+
+
+class Shift(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return (images + 1) / 4
+
+
 def test_unsupported_inputs_raise(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = digits
-    with pytest.raises(InputError, match=r"bounds \(0, 1\) only"):
-        ma.measure(model, x, y, "linf", attack=external_attack("autoattack:apgd-ce@0.3"), bounds=(0, 2), budget=9)
     flat = model[1]  # type: ignore[index]
     two = nn.Sequential(nn.Flatten(), smooth(d=225, classes=2, dtype=torch.float32))
     with pytest.raises(InputError, match="needs 4 classes"):

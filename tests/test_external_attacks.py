@@ -1,5 +1,7 @@
 """Attacks of other libraries: each sample keeps its own passes and points."""
 
+from typing import Any
+
 import pytest
 import torch
 from external_stub import external_stub
@@ -174,6 +176,48 @@ def test_installed_external_attacks(name: str) -> None:
         assert here.double().mean() >= {"advlib:tr": 0.05, "art:deepfool": 0.7}.get(name, 0.9)
         again = ma.measure(model, x, y, norm, attack=EXTERNAL_ATTACKS[name], budget=101, diagnose=False)
         torch.testing.assert_close(again.distance, found.distance)
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_bounds_and_scale_are_those_of_the_problem(name: str) -> None:
+    """The same problem in other units has the same result, where rounding is no matter."""
+    model = smooth(dtype=torch.float32)
+    x, y = inputs(model, n=6)
+    attack = EXTERNAL_ATTACKS[name]
+    norm = attack.supported_norms[-1]
+    expected = ma.measure(model, x, y, norm, attack=attack, budget=101, diagnose=False)
+    half = ma.measure(model, x, y, norm, attack=attack, budget=101, diagnose=False, scale=2.0)
+    unit = 1.0 if norm == "l0" else 2.0
+    torch.testing.assert_close(half.distance, expected.distance / unit, rtol=1e-4, atol=0)
+    assert torch.equal(half.adversarial == x, expected.adversarial == x)
+
+
+def test_bounds_below_zero_are_used() -> None:
+    model = nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]))
+    x, y = torch.tensor([[0.2, 0.5], [0.9, 0.1]]), torch.tensor([0, 0])
+
+    def cross(module: ProblemModule) -> Tensor:
+        assert torch.equal(module.images, (x + 1) / 2)
+        leaf = module.images.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(module(leaf)[:, 0].sum(), leaf)
+        assert gradient.tolist() == [[2.0, 0.0], [2.0, 0.0]]
+        points = module.images.clone()
+        points[:, 0] = torch.tensor([0.45, 0.475])
+        return points
+
+    found = ma.measure(model, x, y, "l2", attack=external_stub(cross), bounds=(-1, 1), budget=9)
+    torch.testing.assert_close(found.adversarial[:, 0], torch.tensor([-0.1, -0.05]))
+    assert torch.equal(found.adversarial[:, 1], x[:, 1])
+
+
+@pytest.mark.parametrize("space", [{"scale": [1.0, 2, 1, 1, 1, 1]}, {"fixed": [True] + 5 * [False]}])
+def test_bounds_that_differ_between_features_raise(space: dict[str, Any]) -> None:
+    model = smooth(dtype=torch.float32)
+    x, y = inputs(model, n=3)
+    with pytest.raises(InputError, match="stub:attack supports the same bounds for all features only: leave out fixed"):
+        ma.measure(model, x, y, "l2", attack=external_stub(lambda module: module.images), **space)
 
 
 def test_unavailable_attacks_say_why() -> None:

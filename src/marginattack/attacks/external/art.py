@@ -20,10 +20,9 @@ PGD_STEP = 2.5  # total length of the steps of PGD, in radii
 def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor:
     """Call the attack and return its points."""
     problem, images = model.problem, model.images
-    bounds = float(problem.box.lo.min()), float(problem.box.hi.max())
     classifier = import_module("art.estimators.classification").PyTorchClassifier(
         model.eval(), torch.nn.CrossEntropyLoss(), tuple(images.shape[1:]), problem.evaluator.classes,
-        clip_values=bounds, device_type="cpu" if images.device.type == "cpu" else "gpu",
+        clip_values=(0.0, 1.0), device_type="cpu" if images.device.type == "cpu" else "gpu",
     )  # fmt: skip
     attack = getattr(import_module("art.attacks.evasion"), function)(
         classifier, batch_size=len(images), verbose=False, **settings

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from marginattack.attacks.attack import Attack, require_norm
 from marginattack.attacks.external.problem_module import ProblemModule
+from marginattack.core.box import Box
 from marginattack.core.norms import Norm, as_norm
 from marginattack.core.problem import Problem
 from marginattack.core.sharing import seeded
@@ -101,16 +102,20 @@ class ExternalAttack(Attack):
     def __call__(self, problem: Problem) -> None:
         if problem.targeted:
             raise InputError(f"{self.name} supports untargeted problems only: omit the targets")
-        problem.box.require_finite(self.name)
-        model, settings = ProblemModule(problem), self.settings(ProblemInfo.of(problem))
+        require_uniform_box(problem.box, self.name)
+        model = ProblemModule(problem)
+        inside = self if self.eps is None else replace(self, eps=self.eps / model.width)
+        settings = inside.settings(ProblemInfo.of(problem))
         with seeded(problem.draws.seed, problem.x0.device):  # also silences warnings of the library
             model.submit(self.run(self.function, settings, model))
 
 
-def require_unit_box(problem: Problem, who: str) -> None:
-    """Raise InputError unless the bounds are 0 and 1."""
-    if not bool((problem.box.lo == 0).all() & (problem.box.hi == 1).all()):
-        raise InputError(f"{who} supports bounds (0, 1) only: scale the inputs inside the model")
+def require_uniform_box(box: Box, who: str) -> None:
+    """Raise InputError unless all features have the same finite bounds, in units of the scale."""
+    box.require_finite(who)
+    if bool((box.lo != box.lo.min()).any() or (box.hi != box.hi.max()).any()):
+        given = "leave out fixed, and bounds and scale per feature, or choose an attack of marginattack's own"
+        raise InputError(f"{who} supports the same bounds for all features only: {given}")
 
 
 def fmn_variants(

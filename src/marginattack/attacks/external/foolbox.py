@@ -14,8 +14,7 @@ from marginattack.attacks.external.problem_module import ProblemModule
 def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor:
     """Call the attack and return its points. ``{}`` in the name of an attack is replaced by the norm."""
     foolbox, norm = import_module("foolbox"), model.problem.norm.name
-    bounds = (float(model.problem.box.lo.min()), float(model.problem.box.hi.max()))
-    wrapped = foolbox.PyTorchModel(model.eval(), bounds=bounds, device=model.images.device)
+    wrapped = foolbox.PyTorchModel(model.eval(), bounds=(0, 1), device=model.images.device)
     name = function.format({"l0": "L0", "l1": "L1", "l2": "L2", "linf": "LInf" if "FMN" in function else "Linf"}[norm])
     name = name.replace("LinfBrendel", "LinfinityBrendel")
     start = {"starting_points": other_class_starts(model)} if "Brendel" in function else {}

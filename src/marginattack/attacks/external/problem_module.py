@@ -5,6 +5,9 @@ as one backward of each row's sample; incumbents are chosen as for our own attac
 spent, the module answers as if it were adversarial, with a zero gradient, so that attacks that skip finished samples
 skip it. ``BudgetExhausted`` ends the attack when no budget is left.
 
+The library sees images in [0, 1], since some know no other bounds: the box, which is the same for all features, is
+mapped to [0, 1], and distances by its width.
+
 Attacks that continue with some of the samples index the batch, so the rows of a smaller batch keep their order: they
 are assigned to the increasing sequence of samples with the smallest sum of distances. Inputs that leave the box only by
 rounding, x + (clamp(x + δ) − x), are clamped; others are evaluated unchanged, but never become incumbents.
@@ -28,7 +31,11 @@ class ProblemModule(nn.Module):
     def __init__(self, problem: Problem) -> None:
         super().__init__()
         self.problem, self.labels = problem, problem.labels
-        self.images: Tensor = problem.x0.unflatten(1, problem.shape)
+        self.lo = float(problem.box.lo.min())
+        self.width = float(problem.box.hi.max()) - self.lo
+        self.unit = (self.lo, self.width) == (0, 1)  # nothing is mapped
+        x0 = problem.x0 if self.unit else ((problem.x0 - self.lo) / self.width).clamp(0, 1)
+        self.images: Tensor = x0.unflatten(1, problem.shape)
         # Libraries read a model's device from its parameters; the images may be on another device than the real model.
         self.device_marker = nn.Parameter(torch.zeros(()), requires_grad=False)
 
@@ -38,7 +45,7 @@ class ProblemModule(nn.Module):
             raise ValueError(
                 f"the attack evaluates {len(images)} rows for {n} samples: pass at most one row per sample"
             )
-        x0 = self.problem.x0
+        x0 = self.images.flatten(1)
         samples = torch.arange(n) if len(images) == n else assign_in_order(images.detach().flatten(1).to(x0), x0)
         return self.evaluate(images, samples).to(images.device)
 
@@ -62,11 +69,20 @@ class ProblemModule(nn.Module):
     @torch.no_grad()
     def submit(self, images: Tensor) -> None:
         """Evaluate the points that the attack returned, if they are new and a forward is left."""
-        images = self.clamp_rounding(images.detach().to(self.problem.x0.device))
-        x = images.flatten(1)
+        images = images.detach().to(self.problem.x0.device)
+        x = self.restore(images, torch.arange(len(images))).flatten(1)
         new = (x != self.problem.incumbent.points).any(1) & (x != self.problem.x0).any(1)
         if bool(new.any()):
             self.evaluate(images[new], new.nonzero()[:, 0].cpu())
+
+    def restore(self, images: Tensor, samples: Tensor) -> Tensor:
+        """Images in [0, 1] of these samples as inputs in the box; pixels equal to those of x₀ are x₀'s."""
+        if self.unit:
+            return self.clamp_rounding(images)
+        rows = samples.to(images.device)
+        x0 = self.problem.x0[rows].view_as(images).to(images)
+        same = images == self.images[rows].to(images)
+        return self.clamp_rounding(torch.where(same, x0, self.lo + self.width * images))
 
     def clamp_rounding(self, images: Tensor) -> Tensor:
         """Clamp pixels that are outside the box only by rounding."""
@@ -79,18 +95,18 @@ class ProblemModule(nn.Module):
 
 
 class _ChargeBackward(torch.autograd.Function):
-    """The identity on images; its backward charges each sample and zeroes the gradients of samples without budget."""
+    """Images in [0, 1] to inputs; its backward charges each sample and zeroes the gradients of those without budget."""
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, module: ProblemModule, samples: Tensor) -> Tensor:
-        ctx.problem, ctx.samples = module.problem, samples
-        return module.clamp_rounding(images).clone()
+        ctx.problem, ctx.samples, ctx.width = module.problem, samples, module.width
+        return module.restore(images, samples).clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (gradient,) = gradients
         charged = charge(ctx.problem, ctx.samples, backwards=1).to(gradient.device)
-        return torch.where(charged.view(-1, *[1] * (gradient.ndim - 1)), gradient, 0), None, None
+        return torch.where(charged.view(-1, *[1] * (gradient.ndim - 1)), ctx.width * gradient, 0), None, None
 
 
 def charge(problem: Problem, samples: Tensor, *, forwards: int = 0, backwards: int = 0) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from marginattack.attacks.external.base import ExternalAttack, ProblemInfo, require_unit_box
+from marginattack.attacks.external.base import ExternalAttack, ProblemInfo
 from marginattack.attacks.external.problem_module import ProblemModule
 from marginattack.core.problem import Problem
 from marginattack.errors import InputError
@@ -40,7 +40,6 @@ def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor
 
 def check(problem: Problem, name: str) -> None:
     """Raise InputError for inputs and models that the library does not support."""
-    require_unit_box(problem, f"AutoAttack's {name}")
     if name in ("SquareAttack", "AutoAttack") and len(problem.shape) != 3:
         raise InputError(f"AutoAttack's {name} needs images (channels, height, width), not inputs {problem.shape}")
     if name in ("APGDAttack_targeted", "AutoAttack") and problem.evaluator.classes < 4:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from marginattack.attacks.external.base import ExternalAttack, ProblemInfo, require_unit_box
+from marginattack.attacks.external.base import ExternalAttack, ProblemInfo
 from marginattack.attacks.external.problem_module import ProblemModule
 
 NORMS = {"l2": "L2", "linf": "Linf"}
@@ -17,7 +17,6 @@ PGD_STEP = 2.5  # total length of the steps of PGD, in radii
 
 def run(function: str, settings: dict[str, Any], model: ProblemModule) -> Tensor:
     """Call the attack and return its points."""
-    require_unit_box(model.problem, f"torchattacks' {function}")
     attack = getattr(import_module("torchattacks"), function)(model.eval(), **settings)
     points: Tensor = attack(model.images.float(), model.labels)
     return points
