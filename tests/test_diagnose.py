@@ -28,6 +28,7 @@ from marginattack.analysis.diagnose.findings import CAUSES, EXPLAINS, GRADES, pr
 from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.core.classifier import Classifier
 from marginattack.core.norms import NORMS, as_norm
+from marginattack.core.space import as_space
 from marginattack.execution.session import Session, open_session
 from marginattack.sources.data import samples
 
@@ -67,6 +68,23 @@ def test_a_healthy_model_has_no_findings(name: str, digits: tuple[Tensor, Tensor
 def test_the_catalogue_is_long_enough() -> None:
     assert len({BROKEN[name]().code for name in BROKEN}) >= 25
     assert len(HEALTHY) >= 5
+
+
+def test_a_table_with_large_values_is_not_flat() -> None:
+    """Its features have widths of 100 and, without an upper bound, values of 50,000."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    x = torch.tensor([[30.0, 40, 50000], [40, 20, 30000], [50, 60, 90000], [22, 10, 12000]])
+    space = as_space(([18, 0, 0], [100, 100, float("inf")]), [10, 5, 1e4], None)
+    y = model(x).argmax(1)
+    assert "saturated" in {each.code for each in preflight(model, x, y)}  # as pixels in [0, 1]
+    assert not {each.code for each in preflight(model, x, y, space=space)} & {"saturated", "zero-gradients"}
+
+
+def test_flat_inputs_are_counted_in_words(digits: tuple[Tensor, Tensor]) -> None:
+    (finding,) = preflight(BROKEN["tanh saturated"]().model(), *digits)
+    assert re.search(r"is (exactly zero on [1-9]\d*|nearly zero on [1-9]\d*|.* and .*) inputs?;", finding.seen)
+    assert " on 0" not in finding.seen
 
 
 def test_preflight_takes_seconds(digits: tuple[Tensor, Tensor]) -> None:

@@ -208,7 +208,7 @@ def run_preflight(job: Job) -> Examination:
     return examine(
         job.model.module, images, labels, bare=job.model.bare, was_training=job.model.was_training,
         preprocessing=job.model.preprocessing, expect_accuracy=job.settings.expect_accuracy,
-        randomized=job.settings.randomized,
+        randomized=job.settings.randomized, space=Classifier(job.model.module, **job.space).space,
     )  # fmt: skip
 
 

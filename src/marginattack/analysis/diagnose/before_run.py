@@ -14,6 +14,7 @@ from marginattack.analysis.diagnose.model_runner import ModelError, ModelRunner
 from marginattack.core.classifier import Classifier
 from marginattack.core.freezing import frozen_eval
 from marginattack.core.sharing import seeded
+from marginattack.core.space import Space
 from marginattack.errors import InputError, describe
 
 MAX_IMAGES = 256  # for forwards; gradients are checked on fewer
@@ -48,13 +49,14 @@ def examine(
     preprocessing: Mapping[str, Any] | None = None,
     expect_accuracy: float | None = None,
     randomized: bool = False,
+    space: Space | None = None,
 ) -> Examination:
     """Check a model for problems that make margins meaningless or too large.
 
     The model is restored afterwards; its exceptions become findings.
 
     Args:
-        module: The model, for pixels in [0, 1].
+        module: The model, for pixels in [0, 1] or inputs in ``space``.
         images: Up to 256 images are used.
         labels: Their class indices.
         bare: The model without the normalisation that was put in front of it.
@@ -62,6 +64,7 @@ def examine(
         preprocessing: That normalisation, with "mean" and "std" (None if there is none).
         expect_accuracy: The accuracy that the model should have, 0 to 1.
         randomized: Whether the model is intended to be random, so that randomness is not a finding.
+        space: The bounds and scale of the inputs, by default those of pixels.
 
     Returns:
         The findings, the most important first, and the accuracy.
@@ -74,7 +77,7 @@ def examine(
     if n == 0 or n != len(y):
         raise InputError(f"{n} images and {len(y)} labels: give at least one image, and one label per image")
     classifier = Classifier(module)
-    runner = ModelRunner(module, x, dtype=classifier.dtype, device=classifier.device)
+    runner = ModelRunner(module, x, dtype=classifier.dtype, device=classifier.device, space=space)
     was_training = was_training or (module.training and _depends_on_mode(module))
     with seeded(0, classifier.device), ExitStack() as stack:
         try:

@@ -56,7 +56,7 @@ def check_gradients(runner: ModelRunner, logits: Tensor) -> Iterator[Finding]:
         yield make_finding("non-finite-gradients", seen, int(not_finite.sum()), n)
     g = g.nan_to_num(0, 0, 0).double()
     c = logits[:n].topk(2, dim=1).values.diff(dim=1).abs()[:, 0]
-    flat = (FLAT * g.abs().sum(1) <= c) & (c > 0) & ~not_finite
+    flat = (FLAT * (g.abs() * runner.widths).sum(1) <= c) & (c > 0) & ~not_finite
     few = COMPARED if g.shape[1] < LARGE else COMPARED_LARGE
     comparison = compare(runner, x[:few], label[:few])
     if comparison is None:
@@ -120,8 +120,9 @@ def _explain_flat(
     """Explain why gradients vanish on some samples: steps, saturation, or a wrong backward."""
     n, number = len(x), int(flat.sum())
     exact = int((g[flat] == 0).all(1).sum())
+    counts = [f"{how} zero on {k}" for how, k in (("exactly", exact), ("nearly", number - exact)) if k]
     grade = "grave" if number >= n / 2 else "warning"
-    seen = f"the gradient of the margin is exactly zero on {exact} and nearly zero on {number - exact} images"
+    seen = f"the gradient of the margin is {' and '.join(counts)} input{'s' * (number > 1)}"
     jumps, smooth = _follow_change(runner, x[flat], label[flat])
     if jumps:
         return _report_steps(runner, number, n, seen, grade)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 from unittest import mock
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from marginattack.core.draws import uniform
 from marginattack.core.losses import MARGIN, Loss
+from marginattack.core.space import Space, as_space
 from marginattack.errors import describe, one_line
 from marginattack.execution.passes import out_of_memory
 
@@ -36,10 +38,13 @@ class NoGradientError(Exception):
 
 
 class ModelRunner:
-    """A frozen model, and some images in its precision and on its device."""
+    """A frozen model, some images in its precision and on its device, and their space, by default that of pixels."""
 
-    def __init__(self, module: nn.Module, images: Tensor, *, dtype: torch.dtype | None, device: torch.device) -> None:
-        self.module, self.batch_size = module, MAX_BATCH
+    def __init__(
+        self, module: nn.Module, images: Tensor, *, dtype: torch.dtype | None, device: torch.device,
+        space: Space | None = None,
+    ) -> None:  # fmt: skip
+        self.module, self.batch_size, self.space = module, MAX_BATCH, space or as_space(None, None, None)
         if not images.is_floating_point() or images.dtype.itemsize < 4:
             images = images.float()
         self.images = images.detach().to(device=device, dtype=dtype or images.dtype)
@@ -48,6 +53,15 @@ class ModelRunner:
     def epsilon(self) -> float:
         """The rounding unit of the model's precision."""
         return float(torch.finfo(self.images.dtype).eps)
+
+    @property
+    def widths(self) -> Tensor:
+        """Per flat feature, the width of its bounds; without any, its largest value or its scale if that is larger."""
+        x = self.images
+        lo, hi = replace(self.space, fixed=None).bounds_for(x)
+        width = (hi - lo).expand(x.shape[1:]).double()
+        size = torch.maximum(x.abs().amax(0).double(), self.space.scale_for(x.double()))
+        return torch.where(torch.isfinite(width) & (width > 0), width, size).flatten()
 
     def call(self, x: Tensor, module: nn.Module | None = None) -> Any:
         """Return the output of the model, or of another one, for x."""
