@@ -119,6 +119,49 @@ def test_a_plot_draws_the_robust_accuracy(margins: ma.Margins, monkeypatch: pyte
         margins.plot()
 
 
+def test_robust_accuracy_is_refused_where_it_was_not_measured(margins: ma.Margins) -> None:
+    model = smooth()
+    assert margins.original is not None
+    case, levels = (model, margins.original, margins.label, "linf"), [0.002, 0.01]
+    full = ma.measure(*case, budget=100, diagnose=False)
+    early = ma.measure(*case, budget=100, diagnose=False, enough=0.01)
+    assert [early.robust_accuracy(eps) for eps in (0, 0.01, 0.02)] == full.robust_accuracy([0, 0.01, 0.02])
+    with pytest.raises(
+        ma.InputError, match=r"eps is 0.002, but samples stopped within 0.01 \(enough\): give 0 or at least"
+    ):
+        early.robust_accuracy(levels)
+    with pytest.raises(ma.InputError, match=r"eps is 0.002, but samples stopped"):
+        ma.compare(early, early, eps=levels)
+    within = ma.measure(*case, attack="pgd@0.01", diagnose=False)
+    assert within.robust_accuracy(torch.tensor(0.01)) == within.robust_accuracy(0.01)
+    with pytest.raises(ma.InputError, match=r"eps is 0.02, but nothing is known beyond the radius of the attack, 0.01"):
+        within.robust_accuracy([0.01, 0.02])
+    for some, first, last in ((early, 0.01, 1.0), (within, 0.0, 0.01), (full, 0.0, 1.0)):
+        axes = some.plot(Axes())
+        assert axes.x[0] == first
+        assert first < axes.x[-1] <= last
+        assert axes.y == some.robust_accuracy(axes.x)
+        assert "<svg" in some._repr_html_()
+    assert "stopped at 0.01: smaller distances are not margins" in early._repr_html_()
+    assert "<svg" in ma.evaluate(*case, eps=0.01, attack="pgd@0.01", diagnose=False).margins._repr_html_()
+
+
+@pytest.mark.parametrize("eps", ["8/255", float("nan"), [0.1, float("nan")], -1, None])
+def test_distances_that_are_none_are_refused(margins: ma.Margins, eps: Any) -> None:
+    for accuracy in (margins.robust_accuracy, margins.certified_accuracy):
+        with pytest.raises(ma.InputError, match=r"^eps is .*: give .*distance.* such as \[2/255, 8/255\]$"):
+            accuracy(eps)
+
+
+def test_nothing_is_shown_as_a_number_where_there_are_no_samples(margins: ma.Margins) -> None:
+    wrong = margins[:1]
+    for none in (margins[:0], wrong):
+        assert "nan%" not in repr(none)
+        assert "nan%" not in none._repr_html_()
+    assert "<svg" not in margins[:0]._repr_html_()
+    assert "success=–" in repr(wrong)
+
+
 def test_inputs_and_names_are_stored(margins: ma.Margins, tmp_path: Path) -> None:
     margins.save(tmp_path / "m.parquet")
     read = ma.Margins.load(tmp_path / "m.parquet")

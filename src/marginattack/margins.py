@@ -16,7 +16,7 @@ from marginattack.storage.contract import BOUNDS, COLUMNS, find_wrong_column, fi
 from marginattack.storage.parquet import make_column, read_column, read_metadata, read_table, write_table
 from marginattack.storage.paths import StoragePath, parse_path
 from marginattack.storage.run_folder import RunFolder
-from marginattack.views import Views
+from marginattack.views import Views, percent
 
 FORMAT = 5
 DIGESTS_SINCE = 4
@@ -97,7 +97,7 @@ class Margins(Views):
 
     def __repr__(self) -> str:
         s = self.summary()
-        shares = f"accuracy={s['accuracy']:.2%}, median={s['median']:.4g}, success={s['success']:.2%}"
+        shares = f"accuracy={percent(s['accuracy'], 2)}, median={s['median']:.4g}, success={percent(s['success'], 2)}"
         shares += ", randomized" * bool(self.settings.get("randomized"))
         shares += f", searched in {low}" if (low := self.settings.get("precision", "float32")) != "float32" else ""
         shares += f", stopped at {self.settings['enough']:.4g}" if self.settings.get("enough") else ""
@@ -152,46 +152,6 @@ class Margins(Views):
         warnings.warn(f"Margins.{old} is deprecated: use {new}", DeprecationWarning, stacklevel=3)
         column: Tensor = getattr(self, new)
         return column
-
-    def robust_accuracy(self, eps: float | Sequence[float | int]) -> Any:
-        """Return the share of samples that are classified correctly and further than ``eps`` from the boundary.
-
-        Args:
-            eps: one distance or several, in the unit of the pixels.
-
-        Returns:
-            A float for one distance, a list of floats for several.
-
-        Example:
-            >>> import torch
-            >>> import marginattack as ma
-            >>> logits = torch.tensor([[0.9, 0.2], [0.5, 0.1]])
-            >>> margins = ma.measure(torch.nn.Identity(), logits, torch.tensor([0, 0]), norm="l2")
-            >>> margins.robust_accuracy([0.1, 0.3, 0.5])
-            [1.0, 0.5, 0.0]
-        """
-        levels = torch.as_tensor(eps, dtype=torch.float64)
-        robust = (self.distance > levels[..., None]) & (self.prediction == self.label)
-        return robust.to(torch.float64).mean(-1).tolist()
-
-    def certified_accuracy(self, eps: float | Sequence[float | int]) -> Any:
-        """Return the share of samples that are classified correctly and certified up to ``eps``.
-
-        Args:
-            eps: one distance or several, in the unit of the pixels.
-
-        Returns:
-            A float for one distance, a list of floats for several; at most the robust accuracy, 0 without bounds.
-
-        Example:
-            >>> import torch
-            >>> import marginattack as ma
-            >>> ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], norm="linf").certified_accuracy(0.3)
-            0.0
-        """
-        levels = torch.as_tensor(eps, dtype=torch.float64)
-        certified = (self.lower >= levels[..., None]) & (self.prediction == self.label)
-        return certified.to(torch.float64).mean(-1).tolist()
 
     def summary(self) -> dict[str, float | int]:
         """Return the main figures of the result.

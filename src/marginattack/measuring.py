@@ -87,8 +87,8 @@ def measure(
         scale: Positive numbers that broadcast to an input: the distance is the norm of (x − x₀) / scale.
         fixed: A boolean mask that broadcasts to an input: these features do not change, and may have any value.
         budget: Forwards + backwards per sample, never exceeded. ``Race`` spends all of it, by default 400.
-        enough: A distance, such as 8/255, at which a sample is finished: robust accuracy up to there at a fraction of
-            the passes. Larger margins are as good as without; smaller ones are not minimised further.
+        enough: A distance, such as 8/255, at which a sample is finished: robust accuracy there and beyond at a fraction
+            of the passes. Larger margins are as good as without; smaller ones are not minimised further.
         targets: For each input the class to reach; by default any wrong class.
         seed: Random draws belong to (seed, sample), so results do not depend on ``batch``, up to rounding.
         ids: The number of each input, which its random draws depend on; by default 0, 1, ….

@@ -1,8 +1,7 @@
-"""Views of margins: tables for pandas and polars, a plot, and a summary for notebooks."""
+"""Views of margins: accuracies, tables for pandas and polars, a plot, and a summary for notebooks."""
 
 import html
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import fields
 from importlib import import_module
 from typing import Any
@@ -10,18 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from marginattack.errors import MissingDependencyError
+from marginattack.errors import InputError, MissingDependencyError
 
 POINTS = 120  # of a curve
 WIDTH, HEIGHT = 260, 90  # pixels of the small curve
 QUANTILE = 0.99  # of the margins, where a curve ends
+SLACK = 1e-6  # relative, of distances that were rounded to float32
 
 
 class Views(ABC):
-    """Tables, a plot and a notebook summary of a result with one row per sample; base class of ``Margins``."""
+    """Accuracies, tables, a plot and a notebook summary of one row per sample; base class of ``Margins``."""
 
     norm: str
     distance: Tensor
+    label: Tensor
+    prediction: Tensor
     lower: Tensor
     certified_by: tuple[str, ...]
     classes: tuple[str, ...] | None
@@ -37,9 +39,67 @@ class Views(ABC):
     def closed(self) -> Tensor:
         """Which margins are known to 1 %."""
 
-    @abstractmethod
-    def robust_accuracy(self, eps: float | Sequence[float | int]) -> Any:
-        """The share of samples without an adversarial point within ε."""
+    def robust_accuracy(self, eps: Any) -> Any:
+        """Return the share of samples that are classified correctly and further than ``eps`` from the boundary.
+
+        Args:
+            eps: one distance or several, in the unit of the pixels.
+
+        Returns:
+            A float for one distance, a list of floats for several.
+
+        Raises:
+            InputError: a distance is no number of at least 0; or it was not measured: it is below ``enough``, where
+                samples stopped, or beyond the radius within which the attack searched.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> logits = torch.tensor([[0.9, 0.2], [0.5, 0.1]])
+            >>> margins = ma.measure(torch.nn.Identity(), logits, torch.tensor([0, 0]), norm="l2")
+            >>> margins.robust_accuracy([0.1, 0.3, 0.5])
+            [1.0, 0.5, 0.0]
+        """
+        levels = as_levels(eps)
+        nearest, furthest = self._measured_range()
+        near = levels[(levels > 0) & (levels < nearest * (1 - SLACK))]
+        if near.numel():
+            seen = f"eps is {float(near[0]):.4g}, but samples stopped within {nearest:.4g} (enough)"
+            raise InputError(f"{seen}: give 0 or at least {nearest:.4g}, or measure with a smaller enough")
+        far = levels[levels > furthest * (1 + SLACK)]
+        if far.numel():
+            seen = f"eps is {float(far[0]):.4g}, but nothing is known beyond the radius of the attack, {furthest:.4g}"
+            raise InputError(f"{seen}: give at most {furthest:.4g}, or measure with a larger radius")
+        return self._robust_shares(levels).tolist()
+
+    def certified_accuracy(self, eps: Any) -> Any:
+        """Return the share of samples that are classified correctly and certified up to ``eps``.
+
+        Args:
+            eps: one distance or several, in the unit of the pixels.
+
+        Returns:
+            A float for one distance, a list of floats for several; at most the robust accuracy, 0 without bounds.
+
+        Example:
+            >>> import torch
+            >>> import marginattack as ma
+            >>> ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], norm="linf").certified_accuracy(0.3)
+            0.0
+        """
+        levels = as_levels(eps)
+        certified = (self.lower >= levels[..., None]) & (self.prediction == self.label)
+        return certified.to(torch.float64).mean(-1).tolist()
+
+    def _robust_shares(self, levels: Tensor) -> Tensor:
+        """Robust accuracy at each level."""
+        robust = (self.distance > levels[..., None]) & (self.prediction == self.label)
+        return robust.to(torch.float64).mean(-1)
+
+    def _measured_range(self) -> tuple[float, float]:
+        """The distances from which and up to which robust accuracy is known; that at 0 always is."""
+        within = self.settings.get("within")
+        return self.settings.get("enough") or 0.0, float("inf") if within is None else within
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with one row per sample, without the images.
@@ -115,8 +175,8 @@ class Views(ABC):
         """The summary and a small curve, for notebooks."""
         s = self.summary()
         numbers = {
-            "samples": f"{s['n']:,}", "accuracy": f"{s['accuracy']:.1%}", "median margin": f"{s['median']:.4g}",
-            "found": f"{s['success']:.1%}", "passes": f"{s['forwards'] + s['backwards']:.0f}",
+            "samples": f"{s['n']:,}", "accuracy": percent(s["accuracy"], 1), "median margin": f"{s['median']:.4g}",
+            "found": percent(s["success"], 1), "passes": f"{s['forwards'] + s['backwards']:.0f}",
         }  # fmt: skip
         if any(self.certified_by):
             attacked = self.distance > 0
@@ -124,10 +184,12 @@ class Views(ABC):
             numbers |= {"median certified": f"{lower.median():.4g}", "closed": f"{closed.mean():.1%}"}
         head = "".join(f"<th>{name}</th>" for name in numbers)
         cells = "".join(f"<td>{value}</td>" for value in numbers.values())
-        radius = self.settings.get("within")
-        note = "" if radius is None else f", within {radius:.4g}: distances are of points in that radius, not margins"
+        enough, radius = self._measured_range()
+        note = f", stopped at {enough:.4g}: smaller distances are not margins" if enough else ""
+        if radius < float("inf"):
+            note = f", within {radius:.4g}: distances are of points in that radius, not margins"
         title = html.escape(f"Margins, {self.norm}{note}")
-        return f"<div><b>{title}</b><table><tr>{head}</tr><tr>{cells}</tr></table>{self._svg()}</div>"
+        return f"<div><b>{title}</b><table><tr>{head}</tr><tr>{cells}</tr></table>{self._svg() if s['n'] else ''}</div>"
 
     def _svg(self) -> str:
         """The robust accuracy at every distance as a step curve."""
@@ -146,11 +208,12 @@ class Views(ABC):
         )
 
     def _curve(self) -> tuple[list[float], list[float]]:
-        """Distances from 0 to nearly the largest margin, and the robust accuracy at each."""
+        """Distances up to nearly the largest margin, as far as they were measured, and the robust accuracy at each."""
+        nearest, furthest = self._measured_range()
         known = self.distance[torch.isfinite(self.distance)]
-        last = 1.05 * float(known.quantile(QUANTILE)) if len(known) else 0.0
-        eps = [(last or 1.0) * k / (POINTS - 1) for k in range(POINTS)]
-        return eps, self.robust_accuracy(eps)
+        last = max(1.05 * float(known.quantile(QUANTILE)) if len(known) else 0.0, 1.05 * nearest) or 1.0
+        eps = torch.linspace(nearest, min(last, furthest), POINTS, dtype=torch.float64)
+        return eps.tolist(), self._robust_shares(eps).tolist()
 
     def _table(self) -> dict[str, Any]:
         """The columns with one value per sample, and the names of samples and classes if they are known."""
@@ -165,6 +228,22 @@ class Views(ABC):
             for name in ("label", "prediction", "adversarial_label"):
                 table[f"{name}_name"] = [classes[k] if k < len(classes) else str(k) for k in values[name].tolist()]
         return table
+
+
+def as_levels(eps: Any) -> Tensor:
+    """Distances as a tensor of float64 of the same shape."""
+    try:
+        levels = torch.as_tensor(eps, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"eps is {eps!r}: give a distance, or a list of distances such as [2/255, 8/255]") from None
+    if not bool((levels >= 0).all()):
+        raise InputError(f"eps is {eps!r}: give distances of at least 0, such as [2/255, 8/255]")
+    return levels
+
+
+def percent(share: float, digits: int) -> str:
+    """A share in percent; a dash for NaN, of no samples."""
+    return "–" if share != share else f"{share:.{digits}%}"
 
 
 def _require(package: str, named: str = "") -> Any:

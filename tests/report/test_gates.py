@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from marginattack import InputError
 from marginattack.cli import app
 from marginattack.margins import Margins
+from marginattack.report.gates import check_result, parse_gates
 from marginattack.report.series import load_series
 from marginattack.storage.manifest import write_manifest
 from marginattack.storage.run_folder import RunFolder
@@ -89,6 +91,16 @@ def test_a_distance_that_no_image_exceeds_cannot_be_checked(run: Path) -> None:
     result = RUNNER.invoke(app, ["check", str(run), "--robust-accuracy", "linf@8:0.4"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "eps is 8, but no input is farther away than 1 in linf: did you mean 8/255?" in result.stderr
+
+
+def test_gates_below_the_distance_at_which_samples_stopped_cannot_be_checked(run: Path) -> None:
+    margins = Margins.load(run, norm="linf")
+    early = replace(margins, settings=margins.settings | {"enough": 8 / 255})
+    for gates in ({"robust_accuracy": "linf@4/255:0.4"}, {"median_margin": "linf:0.01"}):
+        with pytest.raises(InputError, match="cannot be checked: samples stopped within 8/255; measure without enough"):
+            check_result(early, parse_gates(**gates))
+    wanted = parse_gates(accuracy=0.9, robust_accuracy="linf@8/255:0.45")
+    assert check_result(early, wanted) == check_result(margins, wanted)
 
 
 TESTS = """

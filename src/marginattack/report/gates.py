@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import torch
 
+from marginattack.analysis.statistics import robust_accuracy
 from marginattack.core.norms import as_norm
 from marginattack.core.space import as_space
 from marginattack.errors import InputError
@@ -100,6 +102,8 @@ def check_result(result: str | StoragePath | Margins, gates: Sequence[Gate]) -> 
             raise InputError(f"{gate} cannot be checked: only {norms} was measured; measure {gate.norm} too")
         if radius := next((each["radius"] for each in matching if each.get("radius")), None):
             _check_radius(gate, radius)
+        if enough := next((each["enough"] for each in matching if each.get("enough")), None):
+            _check_enough(gate, enough)
         for each in matching[: 1 if gate.quantity == "accuracy" else None]:  # accuracy is the same for all attacks
             values = {"accuracy": each["accuracy"], "median margin": each["median"]}
             value = values.get(gate.quantity, each["robust"][number]["accuracy"])
@@ -124,14 +128,23 @@ def _check_radius(gate: Gate, radius: float) -> None:
         )
 
 
+def _check_enough(gate: Gate, enough: float) -> None:
+    """Raise InputError for a gate below the distance at which samples stopped."""
+    if gate.quantity == "median margin" or 0 < gate.eps < enough:
+        raise InputError(
+            f"{gate} cannot be checked: samples stopped within {format_distance(enough)}; measure without enough"
+        )
+
+
 def _summarize(result: str | StoragePath | Margins, eps: Sequence[float]) -> Iterator[dict[str, Any]]:
     """Summarize each attack under each norm of a run, or one result."""
     if isinstance(result, Margins):
         figures = result.summary()
-        robust = [{"accuracy": share} for share in result.robust_accuracy(list(eps))]
+        margins = result.distance[result.prediction == result.label].numpy()
+        robust = [each._asdict() for each in robust_accuracy(margins, len(result), np.array(eps, float))]
         median = figures["median"] if figures["measured"] else None
         yield {**figures, "median": median, "norm": result.norm, "attack": result.settings["attack"], "robust": robust,
-               "radius": result.settings.get("within")}  # fmt: skip
+               "radius": result.settings.get("within"), "enough": result.settings.get("enough")}  # fmt: skip
         return
     store = RunFolder(result)
     if missing := store.count_missing().total():
