@@ -42,6 +42,16 @@ class Pairs(Dataset[tuple[np.ndarray, int]]):
         return X[index].numpy(), int(Y[index])
 
 
+class Uneven(Dataset[tuple[Tensor, int]]):
+    """Images of different widths."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.zeros(1, 2, 3 + index), 0
+
+
 class Stream(IterableDataset[tuple[Tensor, Tensor]]):
     """A data set without a length."""
 
@@ -103,6 +113,23 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     "images alone": ([X], {}, "batch 0 is a Tensor: give batches of"),
     "three parts": ([(X, Y, Y)], {}, "batch 0 is 3 parts: give batches of"),
     "single samples": (zip(X, Y, strict=True), {}, r"batch 0 has shapes \(6,\) and \(\): give batches of"),
+    "other shapes in a batch": (
+        Uneven(),
+        {},
+        r"inputs of batch 0 have shapes \[1, 2, 3\] and \[1, 2, 4\]: give inputs of one shape",
+    ),
+    "other shapes in a worker": (
+        DataLoader(Uneven(), batch_size=3, num_workers=1),
+        {},
+        r"batch 0 have shapes \[1, 2, 3\] and \[1, 2, 4\]",
+    ),
+    "other shapes between batches": (
+        DataLoader(Uneven()),
+        {},
+        r"inputs of batch 1 have shape \(1, 2, 4\), those before \(1, 2, 3\): give inputs",
+    ),
+    "ids in words": (TensorDataset(X, Y), {"ids": list("abc")}, "ids are a list, not an array of numbers"),
+    "targets in words": (TensorDataset(X, Y), {"targets": "a"}, "targets are a str, not an array of numbers"),
     "nothing": ([], {}, "an empty list"),
     "a folder": ("photos/", {}, "labels are missing for images in a str"),
     "no norm": (X, {"labels": Y, "norm": []}, "norm is an empty list"),

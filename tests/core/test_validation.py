@@ -145,6 +145,15 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "scale of another shape": (lambda: measure(scale=[1, 2]), r"scale of shape \(2,\) do not fit"),
     "scale twice": (lambda: measure(ma.Classifier(MODEL), scale=2), "scale is given twice"),
     "fixed by index": (lambda: measure(fixed=[0, 3]), "fixed is int64: give a boolean mask"),
+    "fixed in words": (lambda: measure(fixed="a"), "fixed is 'a': give a boolean mask"),
+    "ids in words": (lambda: measure(ids=list("abcdefghijklmnopqrst")), "ids are a list, not an array of numbers"),
+    "no seed": (lambda: measure(seed=None), "seed is None: give an integer, such as 0"),
+    "a fraction as seed": (lambda: measure(seed=1.5), "seed is 1.5: give an integer"),
+    "a word as seed": (lambda: measure(seed="a"), "seed is 'a': give an integer"),
+    "a large seed": (lambda: measure(seed=2**63), "seed is 9223372036854775808: give an integer of 64 bits"),
+    "beta": (lambda: ma.MarginAttack(beta=0.5), r"beta is 0.5: give a schedule, such as Constant\(0.5\)"),  # type: ignore[arg-type]
+    "negative radius": (lambda: ma.MarginAttack(radius=-1), "radius is -1: give a distance of 0 or more"),
+    "radius in words": (lambda: ma.MarginAttack(radius="a"), "radius is 'a': give a distance"),  # type: ignore[arg-type]
     "everything fixed": (lambda: measure(fixed=[True] * 6), "nothing can change"),
     "bounds of a scaled model": (lambda: ma.bound(ma.Classifier(MODEL, scale=2), X, Y), "bound does not support scale"),
     "bounds twice": (lambda: measure(ma.Classifier(MODEL), bounds=(0, 1)), "bounds is given twice"),
@@ -156,6 +165,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "no batch": (lambda: measure(batch=0), "batch is 0"),
     "no batch size": (lambda: ma.Classifier(MODEL, batch_size=0), "batch_size is 0: it must be at least 1"),
     "preset": (lambda: ma.preset("mnist-l7"), "no preset named 'mnist-l7': did you mean mnist-l2?"),
+    "no preset": (lambda: ma.preset(None), "no preset named None: choose one of mnist-l2"),  # type: ignore[arg-type]
     "zoo": (lambda: zoo("alexnet"), "no zoo model named 'alexnet': choose one of mnist-cnn"),
     "samples": (lambda: samples("svhn"), "no samples named 'svhn': choose one of mnist"),
     "join of nothing": (lambda: ma.Margins.join([]), "cannot join an empty list of margins"),

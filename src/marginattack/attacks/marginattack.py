@@ -12,6 +12,8 @@ lists every deviation.
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from math import inf
+from numbers import Real
 from typing import ClassVar, Literal, TypeAlias, final
 
 import torch
@@ -252,6 +254,12 @@ class MarginAttack(Attack):
                 raise InputError(f"{name} is {getattr(self, name)}: it must be at least {number}")
         if not 0 <= self.gain < 1:
             raise InputError(f"gain is {self.gain}: it must be at least 0 and below 1")
+        if not (isinstance(self.radius, Real) and 0 <= self.radius < inf):
+            raise InputError(f"radius is {self.radius!r}: give a distance of 0 or more")
+        for name in ("offset", "closing_offset", "alpha", "beta"):
+            if not callable(value := getattr(self, name)):
+                hint = f"give a schedule, such as Constant({value!r}) of marginattack.core.schedules"
+                raise InputError(f"{name} is {value!r}: {hint}")
 
     def low_precision(self, norm: Norm, budget: int | None) -> bool:
         """As in ``Race``, but not with ``gain``, where samples that stop early have no closing moves."""

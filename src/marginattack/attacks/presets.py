@@ -68,8 +68,8 @@ def preset(name: str, bounds: tuple[float | int, float | int] = (0.0, 1.0)) -> M
         >>> ma.preset("cifar10-linf", bounds=(0, 255)).radius
         0.1
     """
-    if name not in PRESETS:
-        raise InputError(f"no preset named {name!r}: {choose(name, PRESETS)}")
+    if not isinstance(name, str) or name not in PRESETS:
+        raise InputError(f"no preset named {name!r}: {choose(str(name), PRESETS)}")
     width, attack = PRESETS[name]
     unit = (bounds[1] - bounds[0]) / width
     projection = attack.projection

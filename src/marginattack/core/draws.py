@@ -1,12 +1,15 @@
 """Random draws that depend only on (seed, sample): a hash, independent of batch size, order and device."""
 
 from copy import copy
+from operator import index
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from marginattack.core.tensors import occurrence, to_device_of
 from marginattack.core.types import Points
+from marginattack.errors import InputError
 
 SKIP = 1 << 20  # more draws than any attack makes
 
@@ -15,7 +18,7 @@ class Draws:
     """Uniform random points for the samples of a batch, new ones at each call."""
 
     def __init__(self, seed: int, ids: Tensor, like: Points) -> None:
-        self.seed, self._ids, self._like = seed, ids, like
+        self.seed, self._ids, self._like = check_seed(seed), ids, like
         self._copy = torch.zeros_like(ids)  # which copy of its sample a row is
         self.count = 0
 
@@ -40,9 +43,20 @@ class Draws:
         self.count += SKIP
 
 
+def check_seed(seed: Any) -> int:
+    """The seed as an integer of 64 bits; InputError if it is none."""
+    try:
+        number = index(seed)
+    except (TypeError, ValueError):
+        raise InputError(f"seed is {seed!r}: give an integer, such as 0") from None
+    if not -(2**63) <= number < 2**63:
+        raise InputError(f"seed is {number}: give an integer of 64 bits, such as 0")
+    return number
+
+
 def uniform(ids: Tensor, d: int, *, seed: int, draw: Tensor, like: Tensor) -> Points:
     """Numbers in [0, 1), one row of d per sample id: the same for the same (seed, id, draw) in any batch."""
-    key = to_device_of(_mix(_mix(ids + _mix(torch.tensor(seed))) + draw), like)
+    key = to_device_of(_mix(_mix(ids + _mix(torch.tensor(check_seed(seed)))) + draw), like)
     bits = _mix(key[:, None] + torch.arange(d, device=like.device))
     return ((bits >> 40) & 0xFFFFFF).to(like.dtype) / 2**24
 

@@ -14,6 +14,7 @@ from marginattack.core.types import Mask, Points
 from marginattack.errors import InputError
 
 Bounds: TypeAlias = Sequence[Any]  # (lo, hi): numbers, or arrays that broadcast to an input
+MASK = "give a boolean mask that broadcasts to an input, True for fixed features"
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +146,13 @@ def _check_scale(scale: Any) -> Tensor | None:
 def _check_fixed(fixed: Any) -> Tensor | None:
     if fixed is None:
         return None
-    mask = torch.as_tensor(fixed)
+    try:
+        mask = torch.as_tensor(fixed)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"fixed is {fixed!r}: {MASK}") from None
     if mask.dtype != torch.bool:
         kind = str(mask.dtype).removeprefix("torch.")
-        raise InputError(f"fixed is {kind}: give a boolean mask that broadcasts to an input, True for fixed features")
+        raise InputError(f"fixed is {kind}: {MASK}")
     if bool(mask.all()):
         raise InputError("fixed is True everywhere, so nothing can change: leave some features free")
     return mask

@@ -1,5 +1,6 @@
 """Inputs from arrays, a Dataset, a DataLoader, or any iterable of batches, read in chunks."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, NamedTuple
@@ -9,9 +10,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from marginattack.core.validation import as_tensor
 from marginattack.errors import InputError, one_line
 
 PAIRS = "give batches of (images, labels)"
+ONE_SHAPE = "give inputs of one shape, such as transforms.Resize((h, w)) and CenterCrop give"
+STACKED = re.compile(r"stack expects each tensor to be equal size, but got (\[.*?\]) at entry 0 and (\[.*?\])")
 
 
 class Chunk(NamedTuple):
@@ -46,8 +50,8 @@ def read_chunks(images: Any, labels: Any, targets: Any, ids: Any, rows: int) -> 
     first = 0
     for x, y in _join(_pairs(batches), rows):
         part = slice(first, first + len(x))
-        numbers = torch.arange(part.start, part.stop) if ids is None else torch.as_tensor(ids)[part]
-        yield Chunk(x, y, None if targets is None else torch.as_tensor(targets)[part], numbers)
+        numbers = torch.arange(part.start, part.stop) if ids is None else as_tensor(ids, "ids")[part]
+        yield Chunk(x, y, None if targets is None else as_tensor(targets, "targets")[part], numbers)
         first = part.stop
     if not first:
         raise InputError(f"images are an empty {kind}: {PAIRS}")
@@ -74,7 +78,7 @@ def class_names(images: Any) -> tuple[str, ...] | None:
 
 def _pairs(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
     """Each batch as two tensors with as many rows."""
-    source = iter(batches)
+    source, shape = iter(batches), None
     for number in count():
         try:
             batch = next(source)
@@ -83,6 +87,12 @@ def _pairs(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
         except TypeError as error:  # the items of a Dataset are not tensors
             hint = "its items must be (image, label) with an image in a tensor, such as transforms.ToTensor() gives"
             raise InputError(f"the Dataset cannot be read ({one_line(error)}): {hint}") from error
+        except RuntimeError as error:
+            if not (sizes := STACKED.search(str(error))):
+                raise
+            raise InputError(
+                f"the inputs of batch {number} have shapes {sizes[1]} and {sizes[2]}: {ONE_SHAPE}"
+            ) from error
         if not isinstance(batch, list | tuple) or len(batch) != 2:
             seen = f"{len(batch)} parts" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}"
             raise InputError(f"batch {number} is {seen}: {PAIRS}")
@@ -92,6 +102,9 @@ def _pairs(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
             raise InputError(f"batch {number} holds no arrays of numbers: {PAIRS}") from None
         if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
             raise InputError(f"batch {number} has shapes {tuple(x.shape)} and {tuple(y.shape)}: {PAIRS}")
+        if x.shape[1:] != (shape := shape or x.shape[1:]):
+            seen = f"shape {tuple(x.shape[1:])}, those before {tuple(shape)}"
+            raise InputError(f"the inputs of batch {number} have {seen}: {ONE_SHAPE}")
         yield x, y
 
 

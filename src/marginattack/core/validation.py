@@ -124,7 +124,7 @@ def check_model(classifier: Classifier, x: Tensor) -> int:
 
 def check_images(classifier: Classifier, images: Any) -> Tensor:
     """Return images inside the bounds, on the CPU, in the precision of attacks."""
-    x = _as_tensor(images, "images")
+    x = as_tensor(images, "images")
     if x.ndim < 2 or 0 in x.shape:
         hint = "give a non-empty batch, one input per row, such as (n, channels, height, width)"
         raise InputError(f"images have shape {tuple(x.shape)}: {hint}")
@@ -155,7 +155,7 @@ def check_images(classifier: Classifier, images: Any) -> Tensor:
 
 def check_labels(labels: Any, n: int, classes: int, what: str) -> Labels:
     """Return one class index per input, on the CPU."""
-    y = _as_tensor(labels, what)
+    y = as_tensor(labels, what)
     if y.ndim != 1:
         raise InputError(f"{what} have shape {tuple(y.shape)}: give one class index per input, shape ({n},)")
     if len(y) != n:
@@ -173,13 +173,14 @@ def _check_ids(ids: Any, n: int) -> Tensor:
     """Return one integer per sample, by default 0, 1, …."""
     if ids is None:
         return torch.arange(n)
-    numbers = torch.as_tensor(ids)
+    numbers = as_tensor(ids, "ids")
     if numbers.shape != (n,) or numbers.is_floating_point() or numbers.dtype == torch.bool:
         raise InputError(f"ids have shape {tuple(numbers.shape)} and type {numbers.dtype}: give one integer per image")
     return numbers.to(torch.int64).cpu()
 
 
-def _as_tensor(values: Any, what: str) -> Tensor:
+def as_tensor(values: Any, what: str) -> Tensor:
+    """Return numbers as a tensor; InputError if they are none."""
     if isinstance(values, Tensor):
         return values.detach()
     try:
