@@ -202,3 +202,23 @@ def test_results_that_cannot_be_compared_are_refused(margins: ma.Margins) -> Non
         ma.compare(replace(margins, original=None), margins[:3])
     with pytest.raises(ma.InputError, match="scales are None and"):
         ma.compare(margins, replace(margins, settings={**margins.settings, "scale": [1.0, 2.0]}))
+
+
+OTHER: dict[str, tuple[dict[str, Any], str]] = {
+    "targeted": ({"targeted": True}, "targeted is False and True"),
+    "within": ({"within": 0.2}, "within is not set and 0.2"),
+    "enough": ({"enough": 0.5}, "enough is not set and 0.5"),
+    "bounds": ({"bounds": [0.0, 255.0]}, r"bounds is \(0, 1\) and \(0, 255\)"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), OTHER.values(), ids=OTHER)
+def test_margins_of_another_meaning_are_not_compared(
+    margins: ma.Margins, settings: dict[str, Any], message: str
+) -> None:
+    other = replace(margins, settings=margins.settings | settings)
+    with pytest.raises(ma.InputError, match=f"^{message}: compare margins that were measured with the same"):
+        ma.compare(margins, other)
+    assert ma.compare(other, other).ties == 7
+    with pytest.raises(ma.InputError, match="the results have 8 and 0 samples"):
+        ma.compare(margins, margins[:0])

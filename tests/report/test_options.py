@@ -92,6 +92,15 @@ def test_compare_shows_every_count_the_accuracies_and_what_a_run_lacks(run: Path
     assert f"l2 (marginattack) is in {run}, but not in {other}: not compared." in text
 
 
+def test_runs_whose_margins_mean_something_else_are_not_compared(run: Path, tmp_path: Path) -> None:
+    within = made_up_run(tmp_path / "within", 20, radii={"marginattack": 0.2})
+    bounded = made_up_run(tmp_path / "bounded", 20, identity={"space": {"bounds": ["0.0", "255.0"]}})
+    for other, message in ((within, "within is not set and 0.2"), (bounded, "bounds is (0, 1) and (0, 255)")):
+        result = RUNNER.invoke(app, ["compare", str(run), str(other)])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{other}: {message}: compare margins that were measured with the same" in result.stderr
+
+
 def test_runs_without_a_norm_in_common_cannot_be_compared(run: Path, tmp_path: Path) -> None:
     other = made_up_run(tmp_path / "other", 20, norms=("l1",))
     result = RUNNER.invoke(app, ["compare", str(run), str(other)])

@@ -1,8 +1,9 @@
 """Comparison of two results on the samples that they share."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +61,8 @@ def compare(a: Margins, b: Margins, *, eps: float | Sequence[float | int] = ()) 
         Accuracies, medians, the ratio of the margins b / a with its 95 % interval, and a signed-rank test.
 
     Raises:
-        InputError: The norms or scales differ, the results share no sample, or they cannot be matched.
+        InputError: The norms differ, or the settings that decide what a margin is (scale, bounds, targeted, within,
+            enough); the results share no sample, or they cannot be matched.
 
     Example:
         >>> import torch
@@ -73,6 +75,10 @@ def compare(a: Margins, b: Margins, *, eps: float | Sequence[float | int] = ()) 
     for what, left, right in (("norms", a.norm, b.norm), ("scales", a.settings.get("scale"), b.settings.get("scale"))):
         if left != right:
             raise InputError(f"the {what} are {left} and {right}: compare margins with the same norm and scale")
+    if problem := why_incomparable(a.settings, b.settings):
+        raise InputError(problem)
+    if not len(a) or not len(b):
+        raise InputError(f"the results have {len(a)} and {len(b)} samples: compare results with at least one each")
     eps = (float(eps),) if isinstance(eps, int | float) else eps
     rows_a, rows_b = _match(a, b)
     a, b = a[rows_a], b[rows_b]
@@ -84,6 +90,26 @@ def compare(a: Margins, b: Margins, *, eps: float | Sequence[float | int] = ()) 
         accuracy_a=float(correct_a.double().mean()), accuracy_b=float(correct_b.double().mean()),
         robust_a={e: a.robust_accuracy(e) for e in eps}, robust_b={e: b.robust_accuracy(e) for e in eps},
     )  # fmt: skip
+
+
+def why_incomparable(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+    """Which of the settings that decide what a margin is differs between two results; empty if none does."""
+    left, right = map(_meaning, (a, b))
+    differing = (name for name in left if left[name] != right[name])
+    if (name := next(differing, None)) is None:
+        return ""
+    return f"{name} is {left[name]} and {right[name]}: compare margins that were measured with the same {name}"
+
+
+def _meaning(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide what a margin is, as ``measure`` or a run folder states them."""
+    bounds = settings.get("bounds", settings.get("space", {}).get("bounds", (0, 1)))
+    if not isinstance(bounds, str):  # the digest of many
+        ends = [float(end) for end in bounds]
+        bounds = f"({min(ends):g}, {max(ends):g})"
+    radii = {name: settings.get(name) for name in ("within", "enough")}
+    shown = {name: "not set" if radius is None else f"{radius:.4g}" for name, radius in radii.items()}
+    return {"targeted": bool(settings.get("targeted")), **shown, "bounds": bounds}
 
 
 def _match(a: Margins, b: Margins) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from marginattack.analysis.comparison import why_incomparable
 from marginattack.analysis.statistics import PairedComparison, compare_paired
 from marginattack.errors import InputError
 from marginattack.report.series import Series, load_series
@@ -23,6 +24,10 @@ def compare_runs(stores: Sequence[RunFolder], eps: Sequence[float] = ()) -> dict
     for store, other in zip(stores[1:], others, strict=True):
         by_norm = len(other) == len({each.norm for each in other})
         pairs = [(a, b) for a in first for b in other if a.norm == b.norm and (by_norm or a.part == b.part)]
+        problems = {pair: why_incomparable(*map(_settings, pair)) for pair in pairs}
+        if pairs and all(problems.values()):
+            raise InputError(f"{stores[0].path} and {store.path}: {problems[pairs[0]]}")
+        pairs = [pair for pair in pairs if not problems[pair]]
         shared |= bool(pairs)
         rows += [row for a, b in pairs if (row := _compare_pair(a, b, eps)) is not None]
         for mine, theirs, side in ((first, 0, store), (other, 1, stores[0])):
@@ -36,6 +41,12 @@ def compare_runs(stores: Sequence[RunFolder], eps: Sequence[float] = ()) -> dict
             what, hint = ("attack", "measure with the same one") if norms else ("norm", "measure in the same one")
         raise InputError(f"{stores[0].path} shares no {what} with the other runs: {hint}")
     return {"rows": rows, "missing": missing}
+
+
+def _settings(series: Series) -> dict[str, Any]:
+    """The settings of a series as ``Margins`` states them."""
+    space = series.store.manifest["identity"].get("space", {})
+    return {"space": space, "targeted": series.targeted, "within": series.radius}
 
 
 def _compare_pair(a: Series, b: Series, eps: Sequence[float]) -> dict[str, Any] | None:
