@@ -13,6 +13,7 @@ import torch
 from models import inputs, smooth
 
 import marginattack as ma
+from marginattack.margins import MarginsByNorm
 
 CLASSES = ("ant", "bee", "cat", "dog")
 QUICK = ma.MarginAttack(moves=8, closing=2, follow=0)
@@ -44,6 +45,7 @@ ROWS: dict[str, tuple[Any, list[int]]] = {
     "numpy": (np.array([0, 2]), [0, 2]),
     "mask": (torch.arange(8) > 5, [6, 7]),
     "numpy mask": (np.arange(8) < 2, [0, 1]),
+    "backwards": (slice(None, None, -3), [7, 4, 1]),
 }
 
 
@@ -61,6 +63,14 @@ def test_rows_are_chosen_by_number_slice_and_mask(margins: ma.Margins, rows: Any
 
 def test_no_row_is_chosen_by_an_empty_list(margins: ma.Margins) -> None:
     assert len(margins[[]]) == 0
+
+
+@pytest.mark.parametrize("rows", ["a", None, 1.5, [0.5]])
+def test_rows_that_are_none_are_refused(margins: ma.Margins, rows: Any) -> None:
+    with pytest.raises(
+        ma.InputError, match=r"^rows are .*: give a number, a slice, a boolean mask or an array of numbers"
+    ):
+        margins[rows]
 
 
 def test_fragile_samples_are_found_by_a_condition_and_listed_one_by_one(margins: ma.Margins) -> None:
@@ -170,6 +180,34 @@ def test_inputs_and_names_are_stored(margins: ma.Margins, tmp_path: Path) -> Non
     both = ma.Margins.join([read[:3], read[3:]])
     assert both.names == margins.names
     assert ma.Margins.join([read[:3], replace(read[3:], names=None)]).names is None
+
+
+def test_a_file_holds_one_norm_and_attack(margins: ma.Margins, tmp_path: Path) -> None:
+    margins.save(tmp_path / "m.parquet")
+    assert ma.Margins.load(tmp_path / "m.parquet", norm="L2").norm == "l2"
+    for wanted, named in (({"norm": "linf"}, "norm='linf'"), ({"attack": "pgd"}, "attack='pgd'")):
+        with pytest.raises(
+            ma.InputError, match=rf"m.parquet is a file with margins in l2 by MarginAttack\(.*leave out {named}"
+        ):
+            ma.Margins.load(tmp_path / "m.parquet", **wanted)
+
+
+def test_results_by_norm_are_found_by_any_name_of_the_norm(margins: ma.Margins) -> None:
+    results = MarginsByNorm(l2=margins)
+    assert results.get("L2") is results.get(2) is results["L2"] is margins
+    assert "L2" in results
+    assert 2 in results
+    for other in ("linf", "l7"):
+        assert other not in results
+        assert results.get(other) is None
+        assert results.get(other, 5) == 5
+
+
+def test_results_of_other_settings_are_not_joined_and_the_settings_are_named(margins: ma.Margins) -> None:
+    assert len(ma.Margins.join(part for part in margins)) == 8
+    other = replace(margins, settings=margins.settings | {"budget": 7, "seed": 3})
+    with pytest.raises(ma.InputError, match=r"different settings: budget is None and 7, seed is 0 and 3$"):
+        ma.Margins.join([margins, other])
 
 
 @pytest.mark.parametrize("name", ["m.csv", "m.npz", "m.pt", "m.json"])

@@ -1,7 +1,7 @@
 """Margins: the result record, one row per sample."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from marginattack.storage.contract import BOUNDS, COLUMNS, find_wrong_column, fi
 from marginattack.storage.parquet import make_column, read_column, read_metadata, read_table, write_table
 from marginattack.storage.paths import StoragePath, parse_path
 from marginattack.storage.run_folder import RunFolder
-from marginattack.views import Views, percent
+from marginattack.views import Views, choose_rows, percent
 
 FORMAT = 5
 DIGESTS_SINCE = 4
@@ -107,11 +107,7 @@ class Margins(Views):
 
     def __getitem__(self, rows: Any) -> "Margins":
         """Select samples by a number, a slice, a boolean mask or an array of numbers."""
-        index = rows if isinstance(rows, slice) else torch.as_tensor(rows)
-        if isinstance(index, Tensor) and index.dtype == torch.bool and index.shape != (len(self),):
-            raise InputError(f"the mask has shape {tuple(index.shape)}: give one value for each of {len(self)} samples")
-        empty = isinstance(index, Tensor) and index.numel() == 0  # such as [], which torch takes for floats
-        chosen = torch.arange(len(self))[slice(0) if empty else index].reshape(-1)
+        chosen = choose_rows(rows, len(self))
         return replace(self, **{name: _select(value, chosen) for name, value in self._rows().items()})
 
     def _rows(self) -> dict[str, Any]:
@@ -191,11 +187,11 @@ class Margins(Views):
         return [field.name for field in fields(Margins) if field.type is Tensor]
 
     @staticmethod
-    def join(parts: Sequence["Margins"]) -> "Margins":
+    def join(parts: Iterable["Margins"]) -> "Margins":
         """Concatenate results of the same measurement.
 
         Args:
-            parts: results with the same norm, settings and input shape.
+            parts: one or several results with the same norm, settings and input shape.
 
         Returns:
             One result with the rows of all parts, in order.
@@ -211,6 +207,7 @@ class Margins(Views):
             >>> len(ma.Margins.join(halves))
             2
         """
+        parts = list(parts)
         if not parts:
             raise InputError("cannot join an empty list of margins: give at least one result")
         first = parts[0]
@@ -218,8 +215,7 @@ class Margins(Views):
             if part.adversarial.shape[1:] != first.adversarial.shape[1:]:
                 shapes = f"{tuple(part.adversarial.shape[1:])} and {tuple(first.adversarial.shape[1:])}"
                 raise InputError(f"cannot join margins of inputs of different shapes: {shapes}")
-            if (part.norm, part.settings) != (first.norm, first.settings):
-                differing = f"{part.norm} {part.settings} and {first.norm} {first.settings}"
+            if differing := _find_differing(first, part):
                 raise InputError(f"cannot join margins with different settings: {differing}")
         each = [part._rows() for part in parts]
         rows = {name: [some.get(name) for some in each] for name in each[0]}
@@ -262,14 +258,15 @@ class Margins(Views):
 
         Args:
             path: the file or the run folder; or a URL such as ``s3://bucket/run``.
-            norm: which norm of a run folder; required if it has several.
-            attack: which attack of a run folder; required if it has several.
+            norm: which norm of a run folder; required if it has several. A file holds one norm, which must be this.
+            attack: which attack of a run folder; required if it has several. A file holds one, so leave it out.
 
         Returns:
             The stored result; of a run folder, the rows of all finished shards.
 
         Raises:
-            InputError: nothing there can be read, or norm and attack do not name one part of the run folder.
+            InputError: nothing there can be read, or norm and attack do not name one part of the run folder, or what
+                the file holds.
 
         Example:
             >>> import tempfile, torch
@@ -299,6 +296,10 @@ class Margins(Views):
             raise InputError(f"{path} has {formats}: update marginattack")
         if problem := _find_problem(about, table):
             raise InputError(f"{path} {problem}: {hint}")
+        if attack is not None or (norm is not None and as_norm(norm).name != about["norm"]):
+            held = f"{path} is a file with margins in {about['norm']} by {about['settings'].get('attack', 'an attack')}"
+            wanted = f"attack={attack!r}" if attack is not None else f"norm={norm!r}"
+            raise InputError(f"{held}, not a run folder to choose from: leave out {wanted}")
         shapes = {"adversarial": about["shape"]}
         names = [name for name in Margins.columns() if name in table.column_names]  # those of its format
         columns: dict[str, Any] = {name: read_column(table, name, shapes.get(name, ())) for name in names}
@@ -318,12 +319,29 @@ class MarginsByNorm(dict[Any, Margins]):
 
     def __missing__(self, key: Any) -> Margins:
         name = as_norm(key).name
-        if name not in self:
+        if not super().__contains__(name):
             raise KeyError(f"{name} was not measured: choose one of {', '.join(self)}")
         return self[name]
 
+    def __contains__(self, key: object) -> bool:
+        try:
+            return super().__contains__(key) or super().__contains__(as_norm(key).name)  # type: ignore[arg-type]
+        except InputError:
+            return False
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The result in a norm by any of its names; ``default`` if it was not measured."""
+        return self[key] if key in self else default  # noqa: SIM401 (it would call itself)
+
     def _repr_html_(self) -> str:
         return "".join(margins._repr_html_() for margins in self.values())
+
+
+def _find_differing(a: Margins, b: Margins) -> str:
+    """The norm or settings that differ between two results, with both values; empty if none does."""
+    left, right = ({"norm": each.norm, **each.settings} for each in (a, b))
+    names = [name for name in {**left, **right} if left.get(name) != right.get(name)]
+    return ", ".join(f"{name} is {left.get(name)!r} and {right.get(name)!r}" for name in names)
 
 
 def _find_problem(about: dict[str, Any], table: Any) -> str | None:

@@ -241,6 +241,23 @@ def as_levels(eps: Any) -> Tensor:
     return levels
 
 
+def choose_rows(rows: Any, n: int) -> Tensor:
+    """The numbers of the rows of n that a number, a slice, a boolean mask or an array of numbers selects."""
+    if isinstance(rows, slice):
+        return torch.tensor(range(n)[rows], dtype=torch.int64)  # a step may be negative, unlike torch's
+    try:
+        index = torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError):
+        index = torch.zeros(1)  # no rows
+    if index.numel() == 0:  # such as [], which torch takes for floats
+        return torch.zeros(0, dtype=torch.int64)
+    if index.is_floating_point() or index.is_complex():
+        raise InputError(f"rows are {rows!r}: give a number, a slice, a boolean mask or an array of numbers")
+    if index.dtype == torch.bool and index.shape != (n,):
+        raise InputError(f"the mask has shape {tuple(index.shape)}: give one value for each of {n} samples")
+    return torch.arange(n)[index].reshape(-1)
+
+
 def percent(share: float, digits: int) -> str:
     """A share in percent; a dash for NaN, of no samples."""
     return "–" if share != share else f"{share:.{digits}%}"
