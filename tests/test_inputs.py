@@ -209,7 +209,8 @@ def test_a_model_without_tensors_runs_where_the_images_are(monkeypatch: pytest.M
 
 WRONG_TYPES = """
 import torch, marginattack as ma
-for wrong in ({"norm": None}, {"norm": "l2", "enough": "8/255"}):
+counts = [{"norm": "l2", "budget": b} for b in ("50", float("inf"), 2.5)] + [{"batch": b} for b in ("a", 1.5)]
+for wrong in ({"norm": None}, {"norm": "l2", "enough": "8/255"}, *counts):
     try:
         ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], **wrong)
     except ma.InputError as error:
@@ -220,6 +221,10 @@ for wrong in ({"norm": None}, {"norm": "l2", "enough": "8/255"}):
 def test_values_of_wrong_types_raise_one_line() -> None:
     """In a process of its own, because tests check all annotations."""
     result = subprocess.run([sys.executable, "-c", WRONG_TYPES], capture_output=True, text=True, check=True)
-    norm, enough = result.stdout.splitlines()
+    norm, enough, *counts = result.stdout.splitlines()
     assert norm == "norm is None: give one of l0, l1, l2, linf"
     assert enough == "enough is '8/255': give a distance above 0, such as 8/255"
+    budget = "it counts forwards + backwards per sample, so give a whole number of at least 1"
+    assert counts[:3] == [f"budget is {value}: {budget}" for value in ("'50'", "inf", "2.5")]
+    inputs = "it counts inputs, so give a whole number of at least 1"
+    assert counts[3:] == [f"batch is {value}: {inputs}" for value in ("'a'", "1.5")]

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, overload
 
 import torch
@@ -131,10 +131,12 @@ def measure(
         raise InputError("norm is an empty list: give at least one norm")
     for each in norms:
         attack.check_norm(each)
-    if budget is not None and budget < 1:
-        raise InputError(f"budget is {budget}: it counts forwards + backwards per sample, so give at least 1")
-    if batch is not None and batch < 1:
-        raise InputError(f"batch is {batch}: it must be at least 1")
+    if not _counts(budget):
+        raise InputError(
+            f"budget is {budget!r}: it counts forwards + backwards per sample, so give a whole number of at least 1"
+        )
+    if not _counts(batch):
+        raise InputError(f"batch is {batch!r}: it counts inputs, so give a whole number of at least 1")
     if search is not None:
         warnings.warn("measure(search=…) is deprecated: use precision=…", DeprecationWarning, stacklevel=2)
         precision = search
@@ -159,6 +161,11 @@ def measure(
     names = class_names(images)
     by_norm = MarginsByNorm((result.norm, replace(result, classes=names)) for result in results)
     return by_norm if isinstance(norm, list | tuple) else by_norm[norms[0]]
+
+
+def _counts(number: Any) -> bool:
+    """Whether a number is None, which leaves the choice to the library, or a whole number of at least 1."""
+    return number is None or (isinstance(number, Integral) and int(number) >= 1)
 
 
 def _measure_chunks(
