@@ -59,6 +59,8 @@ def test_a_failed_gate_ends_with_code_1_and_a_table(run: Path) -> None:
     table = RUNNER.invoke(app, ["check", str(run), *PASSED, *FAILED])
     assert (table.exit_code, table.stdout.count("FAILED"), table.stdout.count("passed")) == (1, 2, 4)
     assert "2 of 6 gates failed." in table.stdout
+    quiet = RUNNER.invoke(app, ["check", str(run), *PASSED, *FAILED, "--quiet"]).stdout
+    assert (quiet.count("FAILED"), quiet.count("passed"), "2 of 6 gates failed." in quiet) == (2, 0, True)
 
 
 def test_outcomes_are_written_for_ci(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +81,7 @@ def test_what_was_not_measured_cannot_be_checked(run: Path, tmp_path: Path) -> N
     unverified = made_up_run(tmp_path / "unverified", 20)
     for folder, gate, message in (
         (unverified, "l2:0.1", "is not finished: it was not verified; run its `measure` command again"),
-        (run, "l1:3", "median margin in l1 cannot be checked: only l2, linf was measured; measure l1 too"),
+        (run, "l1:3", "median margin in l1 cannot be checked: only l2, linf were measured; measure l1 too"),
         (part, "l2:0.1", "is not finished: 2 shards are missing; run its `measure` command again"),
     ):
         result = RUNNER.invoke(app, ["check", str(folder), "--median-margin", gate])
@@ -90,7 +92,7 @@ def test_what_was_not_measured_cannot_be_checked(run: Path, tmp_path: Path) -> N
 def test_a_distance_that_no_image_exceeds_cannot_be_checked(run: Path) -> None:
     result = RUNNER.invoke(app, ["check", str(run), "--robust-accuracy", "linf@8:0.4"])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "eps is 8, but no input is farther away than 1 in linf: did you mean 8/255?" in result.stderr
+    assert "the distance 8 is given, but no input is farther away than 1 in linf: did you mean 8/255?" in result.stderr
 
 
 def test_gates_below_the_distance_at_which_samples_stopped_cannot_be_checked(run: Path) -> None:

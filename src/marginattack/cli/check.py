@@ -53,6 +53,7 @@ def check(
     elif failed or not quiet:
         gate, n = "gate" if len(outcomes) == 1 else "gates", len(outcomes)
         verdict = f"{failed} of {n} {gate} failed." if failed else f"{n} of {n} {gate} passed."
-        show(make_table(gates.HEADER, gates.as_rows(outcomes)), verdict)
+        shown = [each for each in outcomes if not (quiet and each.passed)]
+        show(make_table(gates.HEADER, gates.as_rows(shown)), verdict)
     if failed:
         raise Exit(1)

@@ -98,8 +98,9 @@ def check_result(result: str | StoragePath | Margins, gates: Sequence[Gate]) -> 
     for number, gate in enumerate(gates):
         matching = [each for each in measured if gate.norm in (None, each["norm"])]
         if not matching:
-            norms = ", ".join(dict.fromkeys(each["norm"] for each in measured))
-            raise InputError(f"{gate} cannot be checked: only {norms} was measured; measure {gate.norm} too")
+            norms = list(dict.fromkeys(each["norm"] for each in measured))
+            known = f"{', '.join(norms)} {'was' if len(norms) == 1 else 'were'} measured"
+            raise InputError(f"{gate} cannot be checked: only {known}; measure {gate.norm} too")
         if radius := next((each["radius"] for each in matching if each.get("radius")), None):
             _check_radius(gate, radius)
         if enough := next((each["enough"] for each in matching if each.get("enough")), None):
