@@ -92,6 +92,21 @@ def test_compare_shows_every_count_the_accuracies_and_what_a_run_lacks(run: Path
     assert f"l2 (marginattack) is in {run}, but not in {other}: not compared." in text
 
 
+@pytest.mark.parametrize("name", ["rep.pdf", "foo.txt"])
+def test_a_page_is_not_written_into_a_file_of_another_format(run: Path, tmp_path: Path, name: str) -> None:
+    result = RUNNER.invoke(app, ["report", str(run), "-o", str(tmp_path / name)])
+    assert (result.exit_code, result.stdout, list(tmp_path.iterdir())) == (2, "", [])
+    assert f"{name} ends in {Path(name).suffix}, but a report is an HTML page: name it .html" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["report RUN --text", "report RUN --json", "report RUN", "compare RUN RUN"])
+def test_negative_distances_are_refused(run: Path, command: str) -> None:
+    words = [str(run) if word == "RUN" else word for word in command.split()]
+    result = RUNNER.invoke(app, [*words, "--eps", "-1"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "eps is [-1.0]: give distances of at least 0" in result.stderr
+
+
 def test_runs_whose_margins_mean_something_else_are_not_compared(run: Path, tmp_path: Path) -> None:
     within = made_up_run(tmp_path / "within", 20, radii={"marginattack": 0.2})
     bounded = made_up_run(tmp_path / "bounded", 20, identity={"space": {"bounds": ["0.0", "255.0"]}})

@@ -29,8 +29,10 @@ def report(
     from marginattack.report import text as plain
     from marginattack.report import write_figures, write_report
     from marginattack.storage.run_folder import RunFolder
+    from marginattack.views import as_levels
 
     check_unit(unit)
+    as_levels(eps or [])
     stores, levels, written = [RunFolder(run) for run in runs], eps or [], list[str]()
     if figures is not None:
         wanted: list[tuple[Path, list[Path]]] = [(figures, runs)]
@@ -58,9 +60,11 @@ def compare(runs: Runs, eps: Eps = None, as_json: AsJson = False) -> None:
     """Compare runs with the first one. Samples are matched by their pixels; differences are tested for significance."""
     from marginattack.report.comparison import compare_runs
     from marginattack.storage.run_folder import RunFolder
+    from marginattack.views import as_levels
 
     if len(runs) < 2:
         raise ValueError("compare needs at least two runs: marginattack compare RUN RUN…")
+    as_levels(eps or [])
     result = compare_runs([RunFolder(run) for run in runs], eps or [])
     if as_json:
         print(dump_json(result))

@@ -7,8 +7,10 @@ from pathlib import Path
 from marginattack.errors import InputError
 from marginattack.storage.files import make_folder, write_atomically
 from marginattack.storage.paths import StoragePath
+from marginattack.views import as_levels
 
 REQUIRED = ("altair", "jinja2", "vl_convert", "PIL")  # the extra marginattack[report]
+SUFFIXES = (".html", ".htm", "")  # of the page
 
 
 def write_report(
@@ -18,17 +20,20 @@ def write_report(
 
     Args:
         runs: Run folders that ``marginattack measure --out`` wrote.
-        out: The file to write. It is replaced atomically.
+        out: The file to write, named .html. It is replaced atomically.
         eps: Distances, in ``unit``, for the table of robust accuracies; the smallest is pinned.
         unit: Initial unit of distances on the page: 1 (pixels from 0 to 1) or 255.
 
     Raises:
-        InputError: A run cannot be read, ``out`` cannot be written, or the extra ``report`` is not installed.
+        InputError: A run cannot be read, ``out`` cannot be written or has the suffix of another format, a distance is
+            negative, or the extra ``report`` is not installed.
 
     Example:
         >>> write_report(["runs/digits"], Path("report.html"))  # doctest: +SKIP
     """
     _check(unit)
+    if (suffix := Path(out).suffix) not in SUFFIXES:
+        raise InputError(f"{out} ends in {suffix}, but a report is an HTML page: name it .html, or use write_figures")
     from marginattack.report.page import render_page
 
     page = render_page(list(map(str, runs)), _as_floats(eps), unit)
@@ -79,7 +84,8 @@ def write_figures(
 
 
 def _as_floats(eps: Sequence[float | int]) -> list[float]:
-    """Convert levels to floats; a ``Level`` keeps its text."""
+    """Convert levels to floats of at least 0; a ``Level`` keeps its text."""
+    as_levels(list(eps))
     return [level if isinstance(level, float) else float(level) for level in eps]
 
 
