@@ -105,6 +105,37 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path, case: tuple[nn.Modu
     assert "pass --eps" in RUNNER.invoke(app, command[:7]).stderr
 
 
+BLIND = """
+import torch
+class Net(torch.nn.Linear):
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)
+def net():
+    torch.manual_seed(0)
+    return Net(12, 4)
+"""
+
+
+def test_a_model_without_gradients_is_evaluated_only_despite_the_finding(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(BLIND)
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).random((8, 12), dtype=np.float32), y=np.zeros(8, int))
+    command = ["evaluate", "--model", f"{tmp_path}/net.py:net", "--data", f"{tmp_path}/data.npz", "--layout", "as-is",
+               "--norm", "linf", "--budget", "20", "--eps", "0.1", "-q"]  # fmt: skip
+    refused = RUNNER.invoke(app, command)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "nothing was measured" in refused.stderr
+    despite = RUNNER.invoke(app, [*command, "--despite-findings"])
+    assert (despite.exit_code, despite.stderr) == (0, "")
+    assert "eps 0.1" in despite.stdout
+
+
+def test_a_single_sample_is_not_samples(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = case
+    for n, header in ((1, "linf, 1 sample "), (2, "linf, 2 samples ")):
+        assert str(ma.evaluate(model, x[:n], y[:n], "linf", eps=0.1, budget=20, diagnose=False)).startswith(header)
+
+
 def test_attacks_of_other_libraries_run_by_name_on_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("foolbox", reason="its attack is run")
     pytest.importorskip("pyautoattack", reason="its attack is run")

@@ -70,7 +70,8 @@ class Evaluation:
 
     def header(self) -> tuple[str, str, str]:
         """Return the header of ``rows``."""
-        return f"{self.norm}, {len(self.margins):,} samples", "accuracy", "95 % interval"
+        n = len(self.margins)
+        return f"{self.norm}, {n:,} {'sample' if n == 1 else 'samples'}", "accuracy", "95 % interval"
 
     def __str__(self) -> str:
         head, *rows = [self.header(), *self.rows()]
