@@ -33,10 +33,11 @@ from marginattack.errors import InputError
 
 PERPENDICULAR = 0.3  # a cosine below which gradients tell nothing about each other; in ℓ0 a lower one
 PERPENDICULAR_SPARSE = 0.2
+BENT = 0.5  # one below which, in ℓ1 with few passes, the same
 TURNED = 0.4  # one below which, in ℓ0 and ℓ1, steps along the gradient at x₀ cannot be trusted
 STRAIGHT = 0.8  # one above which the gradient at x₀ is trusted though it points out of the box
 BLOCKED = 0.5  # the way to the tangent plane without the box, over that inside it: below, the gradient points outside
-WALLED = 0.35  # the same where few passes are spent in a norm whose steps change few coordinates
+WALLED = 0.35  # the same with few passes in ℓ0 and ℓ1, whose steps change few coordinates, each by more
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
 OVERSHOT = 0.4  # how far below zero c may be after a near-linear sample's step, as a share of trust · c(x₀)
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
@@ -205,9 +206,9 @@ class Race(Attack):
         hardly lengthens the step; or the step is small in every coordinate, so that slides can follow the boundary,
         lowers c and does not overshoot. Masked: the step is long, and the gradients at its ends are nearly
         perpendicular or the one at x₀ points out of the box; in ℓ0, also where the step hardly lowers c and the
-        gradient turns. With few passes in ℓ1 the gradient of a near-linear sample may turn further if the step does not
-        overshoot, and a sample is masked only if the box blocks most of the step, or if the step hardly lowers c and
-        the gradient turns.
+        gradient turns. With few passes in ℓ0 and ℓ1 the gradient of a near-linear sample may turn further if the step
+        does not overshoot, and a sample is masked where the step lowers c but the box blocks most of it, or where it
+        hardly lowers c and the gradient turns.
         """
         problem.observer.mark("profile")
         c, g = problem.value_and_gradient(problem.x0)
@@ -221,14 +222,16 @@ class Race(Attack):
         near = (c_z < c) & torch.isfinite(widest) & (LINF.size(moved) < self.trust * NEAR * widest)
         flat = (c_z < self.trust * c) & (cosine > 1 - self.trust)
         far = L2.size(moved) > FAR * L2.size(farthest)
-        if problem.norm.counts:
+        outwards = (cosine < STRAIGHT) & (c < BLOCKED * step)
+        if passes < SHORT and (problem.norm.counts or kind_of(problem.norm) == "sparse"):
+            turned = cosine < TURNED if problem.norm.counts else outwards | (cosine < BENT)
+            masked = far & torch.where(c_z > self.trust * c, turned, c < WALLED * step)
+            flat |= (c_z > 0) & (c_z < self.trust * c) & (cosine > TURNED)
+        elif problem.norm.counts:
             masked = ((cosine < PERPENDICULAR_SPARSE) & far) | ((cosine < TURNED) & (c_z > self.trust * c))
         else:
-            masked = ((cosine < PERPENDICULAR) | ((cosine < STRAIGHT) & (c < BLOCKED * step))) & far
-            if passes < SHORT and kind_of(problem.norm) == "sparse":
-                flat |= (c_z > 0) & (c_z < self.trust * c) & (cosine > TURNED)
-                masked &= c < WALLED * step
-                masked |= (c_z > self.trust * c) & (cosine < TURNED) & far
+            masked = (outwards | (cosine < PERPENDICULAR)) & far
+        if not problem.norm.counts:
             flat &= (cosine > STRAIGHT) | (c > (1 - self.trust) * step)
         near_linear = (c_z > -OVERSHOT * self.trust * c) & (flat | near)
         return near_linear[:, 0], (~near_linear & masked)[:, 0]
