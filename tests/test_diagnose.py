@@ -81,6 +81,11 @@ def test_a_table_with_large_values_is_not_flat() -> None:
     assert not {each.code for each in preflight(model, x, y, space=space)} & {"saturated", "zero-gradients"}
 
 
+def test_logits_of_copies_of_one_image_are_not_called_constant(digits: tuple[Tensor, Tensor]) -> None:
+    x, y = digits
+    assert preflight(network(), x[:1].expand(6, -1, -1, -1), y[:1].expand(6)) == []
+
+
 def test_flat_inputs_are_counted_in_words(digits: tuple[Tensor, Tensor]) -> None:
     (finding,) = preflight(BROKEN["tanh saturated"]().model(), *digits)
     assert re.search(r"is (exactly zero on [1-9]\d*|nearly zero on [1-9]\d*|.* and .*) inputs?;", finding.seen)

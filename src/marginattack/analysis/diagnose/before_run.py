@@ -115,7 +115,7 @@ def _check_logits(
         if not bool(finite.any()):
             return findings, correct
         runner.images, logits, labels = runner.images[finite], logits[finite], labels[finite]
-        findings += outputs.check_values(logits)
+        findings += outputs.check_values(logits, runner.images)
         findings += outputs.check_determinism(runner)
         findings += accuracy.check_labels(labels, logits.shape[1])
         findings += accuracy.check_preprocessing(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from marginattack.analysis.diagnose.after_run import MIN_ROWS, check_results
 from marginattack.analysis.diagnose.findings import Finding, make_finding, prioritise
@@ -33,16 +34,19 @@ def require_gradient(session: Session, batch: Batch, attack: Attack) -> Finding 
 
 
 def _find_missing_gradient(session: Session, batch: Batch) -> Finding | None:
-    """The finding that logits have no gradient, or that it is zero for all of a few inputs."""
+    """The finding that logits have no gradient, or that it is zero for all of a few inputs; not for constant logits."""
     classifier, few = session.classifier, batch.select(slice(PROBED))
     runner, n = ModelRunner(classifier.model, few.images, dtype=classifier.dtype, device=classifier.device), len(few)
     try:
         gradient = runner.gradient(runner.images, few.labels.to(classifier.device))
+        if gradient is None:
+            logits = torch.cat([runner.logits(runner.images), runner.logits(runner.noise(n, draw=1))])
+            if any(finding.code == "constant-logits" for finding in check_values(logits)):
+                return None
+            return make_finding("detached", "the logits do not require a gradient although the input does", n, n)
     except ModelError:  # the attack will show it
         return None
-    if gradient is None:
-        return make_finding("detached", "the logits do not require a gradient although the input does", n, n)
-    if bool((gradient != 0).any()):
+    if n < MIN_ROWS or bool((gradient != 0).any()):  # a few may lie where the model is flat
         return None
     operators, _ = runner.discontinuous_operators()
     named = f" (forward calls {', '.join(operators)})" if operators else ""

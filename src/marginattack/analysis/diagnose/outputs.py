@@ -61,10 +61,14 @@ def check_finite(runner: ModelRunner, logits: Tensor) -> Iterator[Finding]:
         yield make_finding("non-finite-on-noise", "NaN or infinite logits for images of uniform noise", on_noise, 8)
 
 
-def check_values(logits: Tensor) -> Iterator[Finding]:
-    """Report constant logits, and outputs that are not logits. Log-probabilities are as good as logits."""
+def check_values(logits: Tensor, images: Tensor | None = None) -> Iterator[Finding]:
+    """Report constant logits, unless the images are the same too, and outputs that are not logits.
+
+    Log-probabilities are as good as logits.
+    """
+    differ = images is None or bool((images != images[:1]).any())
     n, scale = len(logits), float(logits.abs().max())
-    if n > 1 and bool((logits.amax(0) - logits.amin(0) <= 1e-7 * logits.abs().amax(0)).all()):
+    if n > 1 and differ and bool((logits.amax(0) - logits.amin(0) <= 1e-7 * logits.abs().amax(0)).all()):
         yield make_finding("constant-logits", "the logits are the same for every image", n, n)
     elif are_probabilities(logits):
         ones = int((logits.amax(1) == 1).sum())
