@@ -103,6 +103,12 @@ def test_load_rejects_what_is_not_a_margins_file(tmp_path: Path, content: bytes 
         ma.Margins.load(tmp_path / "m.parquet")
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    margins = ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], budget=20)
+    with pytest.raises(FileNotFoundError, match=r"absent/a\.parquet'$"):
+        margins.save(tmp_path / "absent/a.parquet")
+
+
 @pytest.mark.parametrize("kind", ["margins", "images"])
 def test_load_rejects_a_shard_of_a_run(kind: str) -> None:
     (shard, *_) = sorted((DATA / "run-format-1" / kind).glob("*/part-*.parquet"))

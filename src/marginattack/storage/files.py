@@ -28,7 +28,7 @@ def write_atomically(path: StoragePath) -> Iterator[IO[bytes]]:
     # A random name: the workers of a run share its folder, and process ids repeat across machines.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
-        with open(temporary, "xb") as file:  # never through a link
+        with _create(temporary, path) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -36,6 +36,14 @@ def write_atomically(path: StoragePath) -> Iterator[IO[bytes]]:
     finally:
         temporary.unlink(missing_ok=True)
     _flush_folder(path.parent)
+
+
+def _create(temporary: Path, path: Path) -> IO[bytes]:
+    """Create a temporary file, never through a link; an error names the file that it stands for."""
+    try:
+        return open(temporary, "xb")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def make_folder(folder: StoragePath) -> None:
