@@ -111,6 +111,8 @@ WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no labels": (X, {}, "labels are missing for images in a Tensor: give one class per image, or a Dataset"),
     "labels twice": (TensorDataset(X, Y), {"labels": Y}, "a TensorDataset has its own: leave them out"),
     "images alone": ([X], {}, "batch 0 is a Tensor: give batches of"),
+    "one part": ([(X,)], {}, "batch 0 is 1 part: give batches of"),
+    "an integer": (3, {}, "labels are missing for images in an int: give"),
     "three parts": ([(X, Y, Y)], {}, "batch 0 is 3 parts: give batches of"),
     "single samples": (zip(X, Y, strict=True), {}, r"batch 0 has shapes \(6,\) and \(\): give batches of"),
     "other shapes in a batch": (

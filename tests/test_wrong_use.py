@@ -16,6 +16,9 @@ CALLS = {
     "report run --txt": "no option named --txt: did you mean --text?",
     "--vresion": "no option named --vresion: did you mean --version?",
     f"{MEASURE} --norm l3": "marginattack: --norm l3: no norm named 'l3': choose one of l0, l1, l2, linf",
+    f"{MEASURE} --norm l2,linf": "--norm l2,linf: give one at a time: --norm l2 --norm linf",
+    f"{MEASURE} --attack race,pgd": "--attack race,pgd: give one at a time: --attack race --attack pgd",
+    f"{MEASURE} --target foo": "nor a file of classes: foo not found; choose one of random, least-likely",
     f"{MEASURE} --norm l22": "no norm named 'l22': did you mean l2?",
     f"{MEASURE} --norm l_inff": "no norm named 'l_inff': did you mean linf?",
     f"{MEASURE} --attack gpd": "no attack named 'gpd': did you mean pgd?",
@@ -55,10 +58,10 @@ CALLS = {
     "compare run": "compare needs at least two runs: marginattack compare RUN RUN…",
     "check run": "nothing to check: give an accuracy, a robust accuracy or a median margin",
     # values
-    f"evaluate {SOURCES} --limit 2 --norm linf --eps 8": "eps is 8, but no input is farther away than 1 in linf: "
-    "did you mean 8/255?",
+    f"evaluate {SOURCES} --limit 2 --norm linf --eps 8": "the distance 8 is given, but no input is farther "
+    "away than 1 in linf: did you mean 8/255?",
     f"evaluate {SOURCES} --limit 2 --norm l2 --eps 28": "no input is farther away than 28 in l2: did you mean 28/255?",
-    f"{MEASURE} --limit 2 --norm linf --attack pgd@8": "eps is 8, but no input is farther away than 1 in linf",
+    f"{MEASURE} --limit 2 --norm linf --attack pgd@8": "the distance 8 is given, but no input is farther away",
     f"{MEASURE} --budget many": "--budget is 'many': ",
     f"{MEASURE} --budget 0": "--budget 0: input should be greater than or equal to 1",
     f"{MEASURE} --set budget": "--set 'budget' is not an assignment: write --set a.b=value",

@@ -68,6 +68,12 @@ def choose_attack(name: str, choices: Iterable[str]) -> str:
     return f"did you mean {close[0]}{at}{eps}?" if close else "see marginattack list attacks"
 
 
+def name_type(value: object) -> str:
+    """The type of a value with its article: "a str", "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name.startswith('nd') or name[0].lower() in 'aeio' else 'a'} {name}"
+
+
 def one_line(error: BaseException) -> str:
     """The message of an exception without line breaks, cut to 200 characters."""
     text = " ".join(redact(str(error)).split()) or type(error).__name__

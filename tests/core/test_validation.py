@@ -87,6 +87,8 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "random": (lambda: measure(after(lambda out: out + 9 * torch.randn_like(out))), "random.*randomized=True"),
     "not a module": (lambda: measure(lambda x: x), "function, not a torch.nn.Module"),
     "not a module, in a Classifier": (lambda: ma.Classifier(MODEL.forward), "method, not a torch.nn.Module"),  # type: ignore[arg-type]
+    "a number": (lambda: measure(3), "model is an int, not a torch.nn.Module"),
+    "an array": (lambda: measure(after(lambda out: out.numpy())), "returns an ndarray, not a tensor of logits"),
     "a tuple": (lambda: measure(after(lambda out: (out, out))), "returns a tuple, not a tensor of logits"),
     "labels from the model": (lambda: measure(after(lambda out: out.argmax(1))), "returns int64.*not labels"),
     "three dimensions": (
@@ -142,7 +144,10 @@ SETTINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "bounds of infinity": (lambda: measure(bounds=([0] * 5 + [torch.inf], [1] * 5 + [torch.inf])), r"\[inf, inf\]"),
     "scale of zero": (lambda: measure(scale=[1, 1, 0, 1, 1, 1]), "scale holds 0: .*fixed=mask"),
     "scale in words": (lambda: measure(scale="large"), "scale is 'large': give positive numbers"),
-    "scale of another shape": (lambda: measure(scale=[1, 2]), r"scale of shape \(2,\) do not fit"),
+    "bounds per channel": (
+        lambda: measure(images=torch.rand(2, 3, 4, 4), bounds=([0] * 3, 1)), r"per channel give shape \(3, 1, 1\)"),
+    "scale of another shape": (lambda: measure(scale=[1, 2]), r"scale of shape \(2,\) does not fit"),
+    "a large distance": (lambda: measure(enough=1e9), r"the distance 1e\+09 is given, but no input is farther away"),
     "scale twice": (lambda: measure(ma.Classifier(MODEL), scale=2), "scale is given twice"),
     "fixed by index": (lambda: measure(fixed=[0, 3]), "fixed is int64: give a boolean mask"),
     "fixed in words": (lambda: measure(fixed="a"), "fixed is 'a': give a boolean mask"),

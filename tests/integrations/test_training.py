@@ -60,7 +60,7 @@ def test_loggers_are_recognised_by_their_methods(case: tuple[nn.Module, Tensor, 
     recorder = Recorder(method)
     values = measure_epoch(*case, 1, budget=20, log=recorder, step=70)
     assert recorder.calls == [(values, 70)]
-    with pytest.raises(ma.InputError, match="log is a int, which has neither"):
+    with pytest.raises(ma.InputError, match="log is an int, which has neither"):
         measure_epoch(*case, 1, budget=20, log=3)
     with pytest.raises(ma.InputError, match="every is 0"):
         measure_epoch(*case, 1, every=0)

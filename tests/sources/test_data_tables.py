@@ -120,6 +120,13 @@ def test_table_refusals(tmp_path: Path, table: Path, change: Any, options: Any, 
     assert line in error_of(changed, **{"raw": True, **options})
 
 
+def test_a_table_without_labels_names_its_columns(tmp_path: Path, table: Path) -> None:
+    bare = write(tmp_path / f"bare{table.suffix}", TABLE.drop(columns="label"))
+    line = error_of(bare, raw=True)
+    assert "no column 'label': choose with --labels; it has" in line
+    assert "did you mean" not in line
+
+
 def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
     for name in ("a.csv", "a.parquet", "a.npy", "a.safetensors", "empty.csv"):
         (tmp_path / name).write_bytes(b"" if name == "empty.csv" else b"\x00\xff not a table")
@@ -193,12 +200,15 @@ def test_bounds_scale_and_fixed_features(table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("read", "text", "line"),
     [
-        (read_bounds, "0", "--bounds 0 has 1 numbers: give LO,HI"),
+        (read_bounds, "0", "--bounds 0 has 1 number: give LO,HI"),
+        (read_bounds, "1,-1", "--bounds 1,-1: the lower bound 1 is above the upper bound -1: give the lower one first"),
+        (read_bounds, "age=100:18", "--bounds age=100:18: the lower bound 100 is above the upper bound 18"),
+        (read_bounds, "{}:reversed", "reversed: the lower bound 2 is above the upper bound 1"),
         (read_bounds, "low,high", "is not a list of numbers: give LO,HI"),
         (read_bounds, "agge=0:1", "names no column of .*; did you mean age"),
         (read_bounds, "age=0", "'age=0' is not a number or range: give LO,HI"),
         (read_bounds, "{}:scale", r"has shape \(3,\), not \(2, …\): save np.stack"),
-        (read_bounds, "{}:absent", "no array 'absent': it has 'scale', 'text'"),
+        (read_bounds, "{}:absent", "no array 'absent': it has 'scale', 'text', 'reversed'"),
         (read_bounds, "absent.npz:x", "no such file"),
         (read_scale, "1,2", "has 2 numbers for inputs of 3"),
         (read_scale, "{}:text", "is <U1: save numbers"),
@@ -208,6 +218,6 @@ def test_bounds_scale_and_fixed_features(table: Path, tmp_path: Path) -> None:
     ],
 )
 def test_features_that_make_no_sense(tmp_path: Path, table: Path, read: Any, text: str, line: str) -> None:
-    np.savez(tmp_path / "f.npz", scale=[1.0, 2.0, 3.0], text=["a"])
+    np.savez(tmp_path / "f.npz", scale=[1.0, 2.0, 3.0], text=["a"], reversed=[[0, 2, 0], [1, 1, 1]])
     with pytest.raises(InputError, match=line):
         read(text.format(tmp_path / "f.npz"), open_data(str(table), raw=True))

@@ -12,7 +12,7 @@ from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.space import Bounds as Bounds
 from marginattack.core.space import as_space
 from marginattack.core.types import Logits
-from marginattack.errors import InputError
+from marginattack.errors import InputError, name_type
 
 PRECISIONS = ("auto", "float32", "tf32", "bf16", "fp16")  # of a search
 
@@ -89,7 +89,7 @@ class Classifier:
         search: str | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(model, nn.Module):
-            raise InputError(f"model is a {type(model).__name__}, not a torch.nn.Module: wrap the function in a Module")
+            raise InputError(f"model is {name_type(model)}, not a torch.nn.Module: wrap the function in a Module")
         if chunk is not None:
             warnings.warn("Classifier(chunk=…) is deprecated: use batch_size=…", DeprecationWarning, stacklevel=2)
             batch_size = chunk

@@ -66,7 +66,8 @@ class Space:
         if eps >= most:
             pixels = not norm.counts and float(width.max()) == 1 <= eps <= 255
             hint = f"did you mean {eps:g}/255?" if pixels else "give a smaller one"
-            raise InputError(f"eps is {eps:g}, but no input is farther away than {most:.4g} in {norm}: {hint}")
+            known = f"the distance {eps:g} is given, but no input is farther away than {most:.4g} in {norm}"
+            raise InputError(f"{known}: {hint}")
 
     def flatten(self, images: Tensor) -> tuple[Points, Box]:
         """These images as flat points, and their box; over the scale."""
@@ -163,5 +164,9 @@ def _fit(values: Tensor, images: Tensor, what: str) -> Tensor:
     try:
         return values.expand(images.shape[1:]) if values.ndim else values
     except RuntimeError:
-        shapes = f"{tuple(values.shape)} do not fit inputs of shape {tuple(images.shape[1:])}"
-        raise InputError(f"{what} of shape {shapes}: give one value for all features, or one per feature") from None
+        n, shape = len(values), tuple(images.shape[1:])
+        shapes = f"{tuple(values.shape)} {'do' if what == 'bounds' else 'does'} not fit inputs of shape {shape}"
+        hint = "give one value for all features, or one per feature"
+        if values.ndim == 1 and len(shape) > 1 and n == shape[0]:
+            hint = f"for one value per channel give shape {(n,) + (1,) * (len(shape) - 1)}"
+        raise InputError(f"{what} of shape {shapes}: {hint}") from None

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from marginattack.core.validation import as_tensor
-from marginattack.errors import InputError, one_line
+from marginattack.errors import InputError, name_type, one_line
 
 PAIRS = "give batches of (images, labels)"
 ONE_SHAPE = "give inputs of one shape, such as transforms.Resize((h, w)) and CenterCrop give"
@@ -38,14 +38,14 @@ def read_chunks(images: Any, labels: Any, targets: Any, ids: Any, rows: int) -> 
     if labels is not None:
         if streamed:
             raise InputError(
-                f"labels are given, but a {kind} has its own: leave them out, and name the norm, norm='l2'"
+                f"labels are given, but {name_type(images)} has its own: leave them out, and name the norm, norm='l2'"
             )
         yield Chunk(images, labels, targets, ids)
         return
     arrays = isinstance(images, Tensor | np.ndarray | str | Mapping) or not isinstance(images, Iterable)
     if arrays and not streamed:
         hint = "give one class per image, or a Dataset, a DataLoader or batches of (images, labels)"
-        raise InputError(f"labels are missing for images in a {kind}: {hint}")
+        raise InputError(f"labels are missing for images in {name_type(images)}: {hint}")
     batches = DataLoader(images, batch_size=rows) if isinstance(images, Dataset) else images
     first = 0
     for x, y in _join(_pairs(batches), rows):
@@ -94,7 +94,9 @@ def _pairs(batches: Iterable[Any]) -> Iterator[tuple[Tensor, Tensor]]:
                 f"the inputs of batch {number} have shapes {sizes[1]} and {sizes[2]}: {ONE_SHAPE}"
             ) from error
         if not isinstance(batch, list | tuple) or len(batch) != 2:
-            seen = f"{len(batch)} parts" if isinstance(batch, list | tuple) else f"a {type(batch).__name__}"
+            seen = name_type(batch)
+            if isinstance(batch, list | tuple):
+                seen = f"{len(batch)} part{'s' * (len(batch) != 1)}"
             raise InputError(f"batch {number} is {seen}: {PAIRS}")
         try:
             x, y = (torch.as_tensor(part) for part in batch)

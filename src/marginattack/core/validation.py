@@ -9,7 +9,7 @@ from torch import Tensor
 
 from marginattack.core.classifier import Classifier
 from marginattack.core.types import Labels, Logits, Mask
-from marginattack.errors import InputError, one_line
+from marginattack.errors import InputError, name_type, one_line
 
 ROUNDING = 1e-5  # how far outside the bounds, relative to their width, an input may be by rounding
 CLAMPED = 1e-3  # and at most this far, for wide bounds
@@ -40,7 +40,7 @@ def check_logits(logits: Any, n: int | None, *, name: str = "model", values: boo
     """
     if not isinstance(logits, Tensor):
         hint = "wrap it so that forward returns the logits alone"
-        raise OutputError("not-a-tensor", f"a {type(logits).__name__}, not a tensor of logits", hint, name=name)
+        raise OutputError("not-a-tensor", f"{name_type(logits)}, not a tensor of logits", hint, name=name)
     if not logits.is_floating_point():
         kind = _name(logits.dtype)
         raise OutputError("not-floating-point", kind, "it must return floating-point logits, not labels", name=name)
@@ -189,8 +189,9 @@ def as_tensor(values: Any, what: str) -> Tensor:
             array = array.astype(np.int64)
         return torch.from_numpy(np.array(array, order="C"))
     except (TypeError, ValueError):
-        kind = type(values).__name__
-        raise InputError(f"{what} are a {kind}, not an array of numbers: give a tensor or a numpy array") from None
+        raise InputError(
+            f"{what} are {name_type(values)}, not an array of numbers: give a tensor or a numpy array"
+        ) from None
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from marginattack.analysis.statistics import median_or_nan, robust_accuracy
 from marginattack.core.norms import NormLike
-from marginattack.errors import InputError
+from marginattack.errors import InputError, name_type
 from marginattack.evaluation import check_distances
 from marginattack.margins import Margins
 from marginattack.measuring import measure
@@ -121,7 +121,7 @@ def log_metrics(target: Any, values: Mapping[str, float], step: int) -> None:
         target.log(dict(values), step=step)
     else:
         hint = "give a SummaryWriter, mlflow, a W&B run or a logger of Lightning"
-        raise InputError(f"log is a {type(target).__name__}, which has neither add_scalar, log_metrics nor log: {hint}")
+        raise InputError(f"log is {name_type(target)}, which has neither add_scalar, log_metrics nor log: {hint}")
 
 
 def log_curve(target: Any, margins: Margins, step: int) -> None:

@@ -263,7 +263,7 @@ def _read_targets(target: str | None, n: int) -> Tensor | None:
             else np.loadtxt(path, dtype=np.int64, ndmin=1)
         )
     except (OSError, ValueError) as error:
-        reason = f"{one_line(error)} {choose(str(target), ('random', 'least-likely'))}"
+        reason = f"{one_line(error).rstrip('.')}; {choose(str(target), ('random', 'least-likely'))}"
         raise InputError(f"--target {target} is neither random, least-likely nor a file of classes: {reason}") from None
     if values.shape != (n,) or values.dtype.kind not in "iu":
         content = f"{values.dtype} of shape {values.shape}"

@@ -234,6 +234,9 @@ class Settings(_Strict):
         from marginattack.attacks.presets import PRESETS
         from marginattack.core.norms import as_norm
 
+        option = f"--{info.field_name.removesuffix('s')}"
+        for several in (name for name in names if "," in name):
+            raise ValueError(f"give one at a time: {' '.join(f'{option} {each}' for each in several.split(','))}")
         if info.field_name == "norms":
             return list(dict.fromkeys(as_norm(name).name for name in names))
         choices = [*ATTACKS, *(f"preset:{name}" for name in PRESETS), *EXTERNAL_ATTACKS]

@@ -65,7 +65,7 @@ def explain_errors(what: str, hint: str = "") -> Iterator[None]:
 
 def suggest(name: str, known: list[str]) -> str:
     """Return ``did you mean …?`` with the closest known names, or a few examples."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     return f"did you mean {', '.join(close)}?" if close else f"it has {len(known)}, for example {', '.join(known[:3])}"
 
 

@@ -25,16 +25,16 @@ def read_bounds(text: str, data: Data, max_gib: float | None = None) -> tuple[An
         values = _read_file("--bounds", text, max_gib)
         if values.shape[0] != 2:
             raise InputError(f"--bounds {text} has shape {values.shape}, not (2, …): save np.stack([lo, hi])")
-        return values[0], values[1]
+        return _check_order(text, values[0], values[1])
     if "=" in text:
         lo, hi = (np.full(len(data.features or ()), sign * np.inf) for sign in (-1, 1))
         for column, value in _read_columns("--bounds", text, data, _parse_range):
             lo[column], hi[column] = value
-        return lo, hi
+        return _check_order(text, lo, hi)
     values = _read_numbers("--bounds", text, BOUNDS)
     if len(values) != 2:
-        raise InputError(f"--bounds {text} has {len(values)} numbers: {BOUNDS}")
-    return float(values[0]), float(values[1])
+        raise InputError(f"--bounds {text} has {len(values)} number{'s' * (len(values) != 1)}: {BOUNDS}")
+    return _check_order(text, float(values[0]), float(values[1]))
 
 
 def read_scale(text: str, data: Data, max_gib: float | None = None) -> Any:
@@ -97,6 +97,15 @@ def describe(values: Any) -> Any:
     if array.size <= MAX_SHOWN:
         return [str(number) for number in array.flatten().tolist()]
     return sha256(array.shape, chunks=[np.ascontiguousarray(array).tobytes()])
+
+
+def _check_order(text: str, lo: Any, hi: Any) -> tuple[Any, Any]:
+    """Return the bounds; InputError if a lower one is above its upper one."""
+    low, high = np.ravel(lo), np.ravel(hi)
+    if (wrong := low > high).any():
+        first = f"{low[wrong][0]:g} is above the upper bound {high[wrong][0]:g}"
+        raise InputError(f"--bounds {text}: the lower bound {first}: give the lower one first")
+    return lo, hi
 
 
 def _read_file(option: str, text: str, max_gib: float | None) -> NDArray[Any]:
