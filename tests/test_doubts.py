@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import After, Function, inputs, smooth
+from models import After, Function, constant, inputs, smooth
 from torch import Tensor, nn
 
 import marginattack as ma
@@ -50,6 +50,8 @@ def test_doubtful_results_come_with_one_warning_of_one_line(model: nn.Module, la
 
 def test_few_samples_targets_and_fixed_features_are_no_reason_to_warn() -> None:
     ma.measure(MODEL, X[:5], (Y[:5] + 1) % 4, attack=QUICK)
+    ma.measure(Rounded(), X[:5], Rounded()(X[:5]).argmax(1), attack=QUICK)
+    ma.measure(constant(3, 1, 1, 1), X[:5], ZERO[:5], attack=QUICK)
     ma.measure(ALWAYS_0, X, ZERO, targets=ZERO + 1, attack=QUICK)
     one = Function(lambda x: torch.stack([x[:, 0] - 1, 0 * x[:, 0] - 0.95], 1))
     fixed = ma.measure(one, X, [0] * 10, attack=QUICK, fixed=[True] + 5 * [False])
