@@ -48,6 +48,12 @@ def test_doubtful_results_come_with_one_warning_of_one_line(model: nn.Module, la
         ma.measure(model, X, labels, diagnose=False, **settings)
 
 
+def test_copies_of_one_input_are_no_reason_to_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DiagnosisWarning)
+        ma.measure(MODEL, X[:1].expand(10, -1), Y[:1].expand(10), attack=QUICK)
+
+
 def test_few_samples_targets_and_fixed_features_are_no_reason_to_warn() -> None:
     ma.measure(MODEL, X[:5], (Y[:5] + 1) % 4, attack=QUICK)
     ma.measure(Rounded(), X[:5], Rounded()(X[:5]).argmax(1), attack=QUICK)

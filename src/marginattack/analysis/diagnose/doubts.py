@@ -71,5 +71,5 @@ def find_doubts(session: Session, results: Sequence[Margins], attack: Attack, mi
         found = check_results({**columns, "attack": np.full(n, name), "norm": np.full(n, margins.norm)})
         restricted = session.space.fixed is not None or bool((session.space.lo == session.space.hi).any())
         doubts += [each for each in found if each.grade == "grave" and not (each.code == "not-found" and restricted)]
-        doubts += check_values(session.plain_logits(original[:CHECKED]))
+        doubts += check_values(session.plain_logits(original[:CHECKED]), original[:CHECKED])
     return prioritise({each.code: each for each in doubts}.values())
