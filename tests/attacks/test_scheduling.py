@@ -212,6 +212,41 @@ def test_samples_whose_gradient_points_out_of_the_box_are_masked(slope: float) -
     assert (near_linear.tolist(), masked.tolist()) == ([slope < 1], [slope == 1])
 
 
+@pytest.mark.parametrize(("room", "turn", "few"), [(0.05, 0.4, True), (0.35, 2.8, False)])
+def test_with_few_passes_in_l1_the_box_must_block_most_of_a_step(room: float, turn: float, few: bool) -> None:
+    """The first coordinate has the largest gradient and this room; the others are ten times as far to go."""
+    x, y = torch.zeros(1, 12, dtype=torch.float64), torch.tensor([0])
+    x[0, 0] = 1 - room
+
+    def c(x: Tensor) -> Tensor:
+        others = x[:, 1:11].sum(1)  # the gradient turns to a cosine of 0.6 where they moved
+        return 0.4 - (x[:, 0] - 1 + room) - 0.1 * others + turn * x[:, 11] * others
+
+    def masked(passes: int) -> list[bool]:
+        problem = pose(Function(lambda x: torch.stack([c(x), 0 * c(x)], 1)), x, y, norm=ma.L1, budget=passes)
+        return Race().classify(problem, passes)[1].tolist()
+
+    assert masked(60) == [few]
+    assert masked(400) == [True]
+
+
+@pytest.mark.parametrize("cosine", [0.45, 0.55])
+def test_with_few_passes_in_l1_a_gradient_may_turn_less_where_the_step_hardly_lowers_c(cosine: float) -> None:
+    x, y = torch.tensor([[0.5, 0.5]], dtype=torch.float64), torch.tensor([0])
+
+    def c(x: Tensor) -> Tensor:
+        u, v = x[:, 0] - 0.5, x[:, 1] - 0.5
+        beyond = 0.35 + 1e-3 * ((1 - cosine**2) ** 0.5 * v - cosine * u)
+        return torch.where(u < 0.05, 0.4 - u, beyond)
+
+    def masked(passes: int) -> list[bool]:
+        problem = pose(Function(lambda x: torch.stack([c(x), 0 * c(x)], 1)), x, y, norm=ma.L1, budget=passes)
+        return Race().classify(problem, passes)[1].tolist()
+
+    assert masked(60) == [cosine < 0.5]
+    assert masked(400) == [False]
+
+
 @pytest.mark.parametrize("phases", [("scout",), ("descend",), ("target",), ("scout", "descend", "target", "restart")])
 @pytest.mark.parametrize("budget", [5, 30, 100, 240])
 def test_any_phase_may_be_left_out(phases: tuple[str, ...], budget: int) -> None:
