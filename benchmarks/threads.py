@@ -5,7 +5,7 @@ r"""The time of a measurement on a CPU with one and with two threads, on the sam
 
 A case is a network, a number of inputs (repeated where fewer are bundled) and a budget. Each round measures with one
 thread, with several and, with ``--torch``, with as many of torch's own threads instead of parts of the batch; with
-``--any-size`` also with passes of the whole batch, whatever the size of their tensors, in one thread and in several.
+``--any-size`` also with passes of the whole batch, whatever the size of their tensors, in one thread.
 Times are by the clock on the wall; the record holds the ratios within each round and their medians. Run it on an idle
 machine: "load" is the average number of busy processes in the last minute.
 """
@@ -41,11 +41,13 @@ def measure_case(name: str, n: int, budget: int, options: argparse.Namespace) ->
     images, labels = (_repeat(part, n) for part in suite_model.read({key: [path] for key, path in files.items()}))
     ma.measure(model, images[:2], labels[:2], budget=10, diagnose=False)  # loads what is needed at first use
     several = options.threads
-    ways = {"one": (1, MOST_PARTS, LARGEST_BLOCK), "parts": (several, MOST_PARTS, LARGEST_BLOCK)}
+    ways = {"one": (1, MOST_PARTS, LARGEST_BLOCK)}
+    if several > 1:
+        ways["parts"] = several, MOST_PARTS, LARGEST_BLOCK
     if options.torch:
-        ways["torch"] = (several, 1, LARGEST_BLOCK)
+        ways["torch"] = several, 1, LARGEST_BLOCK
     if options.any_size:
-        ways |= {"one, any size": (1, MOST_PARTS, sys.maxsize), "parts, any size": (several, MOST_PARTS, sys.maxsize)}
+        ways["one, any size"] = 1, MOST_PARTS, sys.maxsize
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     means: dict[str, float] = {}
     load = os.getloadavg()[0]
@@ -62,7 +64,7 @@ def measure_case(name: str, n: int, budget: int, options: argparse.Namespace) ->
     return {
         "model": name, "n": n, "budget": budget, "threads": options.threads,
         "times as fast": {way: median(values) for way, values in ratios.items()}, "rounds": ratios, "seconds": seconds,
-        "ratio of means": means["parts"] / means["one"], "load": load,
+        "ratio of means": {way: mean / means["one"] for way, mean in means.items()}, "load": load,
     }  # fmt: skip
 
 

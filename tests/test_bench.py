@@ -244,7 +244,7 @@ def test_command_runs_our_attacks_within_a_radius() -> None:
         (["--attack", "magic"], "no attack named 'magic'"),
         (["--peer", "advlib:magic"], "no attack named 'advlib:magic'"),
         (["--attack", "preset:mnist-l1"], "no attack named 'preset:mnist-l1': did you mean preset:mnist-l"),
-        (["--attack", "square"], "Square has no radius: give one, Square(eps=8/255), or its name with one, NAME@8/255"),
+        (["--attack", "square"], "Square has no radius: give its name with one, NAME@8/255, or Square(eps=8/255)"),
         (["--attack", "race@0.3"], "race minimises the distance: omit the radius, as in race"),
         (["--attack", "square@0"], "square needs a radius above 0, as in square@0.3"),
         (["--budget", "0"], "--limit and --budget must be at least 1"),

@@ -28,7 +28,7 @@ CALLS = {
     f"bench {SOURCES} --peer sqare@0.3": "no attack named 'sqare@0.3': did you mean square@0.3?",
     f"{MEASURE} --attack preset:mnist": "no attack named 'preset:mnist': did you mean preset:mnist-l2?",
     f"bench {SOURCES} --attack rase": "no attack named 'rase': did you mean race?",
-    f"bench {SOURCES} --attack pgd": "PGD has no radius: give one, PGD(eps=8/255), or its name with one, NAME@8/255",
+    f"bench {SOURCES} --attack pgd": "PGD has no radius: give its name with one, NAME@8/255, or PGD(eps=8/255)",
     f"bench {SOURCES} --attack daa --norm l2": "DAA supports linf, not l2: choose another norm or attack",
     f"bench {SOURCES} --attack deepfool --norm l1": "DeepFool supports l2, linf, not l1",
     f"bench {SOURCES} --peer autoattack:square": "autoattack:square needs a radius above 0",

@@ -33,7 +33,7 @@ class FixedRadiusAttack(Attack):
         super().check_norm(norm)
         name = type(self).__name__
         if self.eps is None:
-            raise InputError(f"{name} has no radius: give one, {name}(eps=8/255), or its name with one, NAME@8/255")
+            raise InputError(f"{name} has no radius: give its name with one, NAME@8/255, or {name}(eps=8/255)")
 
     def __call__(self, problem: Problem) -> None:
         """Search in low precision where there is one; what float32 does not confirm is searched on from there in it."""
