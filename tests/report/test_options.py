@@ -14,6 +14,7 @@ from marginattack.cli import app
 from marginattack.report.charts import PLOTS
 from marginattack.report.datasets import build_views
 from marginattack.report.series import group_by_norm, read_runs
+from marginattack.storage.manifest import write_manifest
 
 RUNNER = CliRunner()
 
@@ -121,3 +122,18 @@ def test_runs_without_a_norm_in_common_cannot_be_compared(run: Path, tmp_path: P
     result = RUNNER.invoke(app, ["compare", str(run), str(other)])
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"{run} shares no norm with the other runs: measure in the same one" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("precision", ["float32", "fp16"])
+def test_the_page_remarks_a_search_in_low_precision(
+    tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("marginattack.report.page.bundle_script", str)
+    run = made_up_run(tmp_path / "run", 40)
+    manifest = json.loads((run / "manifest.json").read_text())
+    session = {"began": "now", "host": "a", "hardware": "a GPU", "batch": 40, "command": "measure"}
+    sessions = [session, session | {"precision": precision}]  # the first one is of an earlier version
+    write_manifest(run, manifest | {"sessions": sessions})
+    cli("report", run, "-o", tmp_path / "page.html")
+    shown = re.findall(r"<dt>Precision of the search</dt><dd>(\w+)\.", (tmp_path / "page.html").read_text())
+    assert shown == ([precision] if precision == "fp16" else [])
