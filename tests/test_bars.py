@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from marginattack.execution import probe
 from marginattack.execution import threads as parallel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -146,12 +147,13 @@ def test_the_cold_start_is_that_of_a_first_measurement() -> None:
 def test_threads_are_compared_within_a_round_on_the_same_inputs() -> None:
     before = torch.get_num_threads()
     try:
-        options = argparse.Namespace(threads=2, rounds=2, torch=True)
+        options = argparse.Namespace(threads=2, rounds=2, torch=True, any_size=True, data=[])
         found = threads.measure_case("mnist-cnn", 8, 20, options)
     finally:
         torch.set_num_threads(before)
-    assert {way: len(times) for way, times in found["seconds"].items()} == {"one": 2, "parts": 2, "torch": 2}
+    ways = ("one", "parts", "torch", "one, any size")
+    assert {way: len(times) for way, times in found["seconds"].items()} == dict.fromkeys(ways, 2)
     one, parts = found["seconds"]["one"], found["seconds"]["parts"]
     assert found["rounds"]["parts"] == [one[0] / parts[0], one[1] / parts[1]]
-    assert found["ratio of means"] == pytest.approx(1, abs=1e-3)
-    assert parallel.MOST_PARTS > 1  # restored
+    assert found["ratio of means"]["parts"] == pytest.approx(1, abs=1e-3)
+    assert (parallel.MOST_PARTS, probe.LARGEST_BLOCK) == (8, 32 << 20)  # restored

@@ -115,7 +115,9 @@ FIXED = [attacks.PGD, attacks.BIM, attacks.DAA, attacks.LogitDifferenceAttack]
 @pytest.mark.parametrize("kind", FIXED)
 def test_attacks_within_a_radius_have_no_default_radius_and_say_what_they_find(kind: Any) -> None:
     name = kind.__name__
-    with pytest.raises(ma.InputError, match=rf"{name} has no radius: give one, {name}\(eps=8/255\)"):
+    with pytest.raises(
+        ma.InputError, match=rf"{name} has no radius: give its name with one, NAME@8/255, or {name}\(eps=8/255\)"
+    ):
         ma.measure(MODEL, X, Y, "linf", attack=kind())
     m = ma.measure(MODEL, X, Y, "linf", attack=kind(eps=0.5))
     assert "within 0.5: distances are of points in that radius, not margins" in repr(m)
