@@ -1,8 +1,11 @@
 """The batch size that fits: from what a forward keeps, and the free memory."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import marginattack as ma
 from marginattack import Classifier
@@ -26,6 +29,13 @@ def test_bytes_per_input_grow_with_the_activations_and_not_with_the_weights() ->
     narrow, wide = (bytes_per_input(network(width)) for width in (8, 64))
     assert wide - narrow == (64 - 8) * 64 * 4  # what ReLU keeps
     assert narrow < sum(p.numel() for p in network(8).parameters()) * 4 + 24 * 192 * 4
+
+
+def test_weights_that_a_model_computes_are_not_counted_per_input() -> None:
+    def wide(make: Callable[[nn.Linear], nn.Module]) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), make(nn.Linear(192, 500)), nn.ReLU(), nn.Linear(500, 10)).eval()
+
+    assert bytes_per_input(wide(weight_norm)) == bytes_per_input(wide(lambda layer: layer))
 
 
 @pytest.mark.parametrize(("free", "size"), [(0, 1), (100_000, 2), (10_000_000, 128), (1 << 40, 256)])

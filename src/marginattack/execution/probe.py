@@ -53,18 +53,25 @@ def rows_per_pass(evaluator: ModelEvaluator, image: Tensor) -> int:
 
 
 def kept_tensors(evaluator: ModelEvaluator, image: Tensor) -> list[int]:
-    """The bytes per input of each tensor that a forward keeps for its backward, and of the input; not the weights."""
+    """The bytes per input of each tensor that a forward keeps for its backward, and of the input.
+
+    What does not grow with the batch, as weights and what a model computes of them, is not counted.
+    """
+    one, two = (_kept(evaluator, image.expand(n, *image.shape)) for n in (1, 2))
+    grown = [b - a for a, b in zip(one, two, strict=False) if b > a]
+    return [image.numel() * image.element_size(), *grown]
+
+
+def _kept(evaluator: ModelEvaluator, images: Tensor) -> list[int]:
+    """The bytes of each tensor that a forward keeps for its backward, in the order of their use; each counts once."""
     kept: dict[int, int] = {}
-    model = evaluator.copies.fast
-    weights = {tensor.data_ptr() for tensor in [*model.parameters(), *model.buffers()]}
 
     def pack(tensor: Tensor) -> Tensor:
-        if tensor.data_ptr() not in weights:
-            kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size() // 2
+        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor.numel() * tensor.element_size())
         return tensor
 
-    pair = torch.stack([image, image]).to(evaluator.copies.classifier.device).requires_grad_()
+    points = images.to(evaluator.copies.classifier.device, copy=True).contiguous().requires_grad_()
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     with suppress(RuntimeError), torch.enable_grad(), hooks:  # torch.func inside a model excludes hooks
-        evaluator.logits(pair).sum()
-    return [image.numel() * image.element_size(), *kept.values()]
+        evaluator.logits(points).sum()
+    return list(kept.values())
