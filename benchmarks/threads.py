@@ -6,7 +6,7 @@ r"""The time of a measurement on a CPU with one and with two threads, on the sam
 A case is a network, a number of inputs (repeated where fewer are bundled) and a budget. Each round measures with one
 thread, with several and, with ``--torch``, with as many of torch's own threads instead of parts of the batch; with
 ``--any-size`` also with passes of the whole batch, whatever the size of their tensors, in one thread.
-Times are by the clock on the wall; the record holds the ratios within each round and their medians. Run it on an idle
+Times are by the clock on the wall, with ``--threads 1`` of the process; the record holds the ratios within each round and their medians. Run it on an idle
 machine: "load" is the average number of busy processes in the last minute.
 """
 
@@ -51,13 +51,14 @@ def measure_case(name: str, n: int, budget: int, options: argparse.Namespace) ->
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     means: dict[str, float] = {}
     load = os.getloadavg()[0]
+    clock = time.perf_counter if several > 1 else time.process_time
     for _ in range(options.rounds):
         for way, times in seconds.items():
             number, parallel.MOST_PARTS, probe.LARGEST_BLOCK = ways[way]
             torch.set_num_threads(number)
-            began = time.perf_counter()
+            began = clock()
             margins = ma.measure(model, images, labels, budget=budget, diagnose=False)
-            times.append(time.perf_counter() - began)
+            times.append(clock() - began)
             means[way] = float(margins.distance.mean())
     parallel.MOST_PARTS, probe.LARGEST_BLOCK = MOST_PARTS, LARGEST_BLOCK
     ratios = {way: [a / b for a, b in zip(seconds["one"], times, strict=True)] for way, times in seconds.items()}
