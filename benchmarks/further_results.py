@@ -1,4 +1,4 @@
-"""Further sections of docs/benchmark-results.md: verdicts beside AutoAttack's, AttackBench's ranking, exact margins.
+"""Further sections of docs/benchmark-results.md: cells measured apart, AutoAttack, AttackBench, exact margins.
 
 Each is made of a record in benchmarks/records; suite_page.py writes them after its own.
 """
@@ -12,6 +12,8 @@ import autoattack
 import exact
 from doc_tables import exact_excess
 from record import read
+
+from marginattack.reproduce.markdown import table
 
 
 def verdicts(numbers: Any) -> list[str]:
@@ -36,6 +38,25 @@ def ranking(numbers: Any) -> list[str]:
     return [text, "", *attackbench_run.format_table(rows)]
 
 
+def apart(numbers: Any) -> list[str]:
+    """Cells that were compared with each other alone."""
+    lines = [
+        "The rows of ImageNet above are of the oldest phases. These cells have the present ones, on a CPU, with every "
+        "attack on the same samples; d_best is over the attacks of the table with the same norm.", "",
+    ]  # fmt: skip
+    rows = []
+    for each in numbers:
+        for row in each["rows"]:
+            measures = (f"{row[name]:.2%}" for name in ("excess", "excess_median", "excess_trimmed"))
+            on = each["on"][row["on"]]
+            rows.append((
+                each["model"], each["norm"], row["budget"], row["attack"], row["n"], *measures, f"{row['success']:.1%}",
+                on["commit"], on["date"],
+            ))  # fmt: skip
+    header = ("model", "norm", "passes", "attack", "n", "mean excess", "median", "trimmed", "success", "commit", "date")
+    return lines + table(header, rows)
+
+
 def exact_margins(numbers: Any) -> list[str]:
     """Excess of the default attack over exact margins."""
     return [
@@ -45,6 +66,7 @@ def exact_margins(numbers: Any) -> list[str]:
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Any], list[str]]]] = {
+    "apart": ("ImageNet with the present phases", apart),
     "autoattack": ("AutoAttack's verdict", verdicts),
     "attackbench": ("Somebody else's counting", ranking),
     "exact": ("Exact margins", exact_margins),

@@ -3,6 +3,7 @@ r"""Compare all attacks on models × norms × budgets, counted and verified alik
     PYTHONPATH=src:benchmarks:PACKAGES python benchmarks/suite.py --data mnist=mnist.npz cifar10=cifar10_test.npz \
         [--models mnist-cnn …] [--norms l2 linf l1 l0] [--processes 12] [--minutes 9] [--long]
     python benchmarks/suite.py --merge FOLDER   # the results of another machine into benchmarks/records
+    python benchmarks/suite.py --apart --work FOLDER   # cells that are compared with each other alone
 
 Every result is a file below ``--work``, so an interrupted run resumes where it stopped; cells that benchmarks/records
 holds, of the same weights and samples, are not run again unless ``--rerun WORD`` names their attack. What matters
@@ -34,6 +35,7 @@ from suite_results import (
     read_failures,
     read_parquet,
     read_work,
+    write_apart,
     write_parquet,
     write_records,
 )
@@ -262,6 +264,9 @@ def run(options: argparse.Namespace) -> None:
 def finish(options: argparse.Namespace) -> None:
     """Write all results; in benchmarks/records also the records, with what is there already."""
     results, failed = read_work(options.work), read_failures(options.work)
+    if options.apart:
+        write_apart(results)
+        return
     for source in options.merge:
         results = merge(results, read_parquet(source))
     if options.out == RECORDS:
@@ -314,6 +319,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--long", action="store_true", help=f"{LONG:,} passes of race and the two best peers, last")
     parser.add_argument("--all-attacks", action="store_true", help="include Boundary, JSMA and the one-pixel attack")
     parser.add_argument("--rerun", nargs="+", default=[], metavar="WORD", help="attacks to run again")
+    parser.add_argument("--apart", action="store_true", help="run nothing; what is in --work alone, to apart.json")
     parser.add_argument("--merge", nargs="*", type=Path, default=[], metavar="FOLDER", help="run nothing")
     options = parser.parse_args()
     options.models += [entry.partition("=")[0] for entry in options.model]
@@ -324,7 +330,7 @@ def main() -> None:
     """Run, or merge, and write the results."""
     options = parse()
     torch.set_num_threads(1)
-    if not options.merge:
+    if not options.merge and not options.apart:
         run(options)
     finish(options)
 

@@ -232,3 +232,13 @@ def write_records(results: Results, failed: Mapping[tuple[str, str], Mapping[str
         found.append(make_record(here, failed.get(pair, {})))
         write(f"suite-{pair[0]}-{pair[1]}", round_numbers(found[-1], ".4g"), files=files)
     return found
+
+
+def write_apart(results: Results) -> None:
+    """Write apart.json: cells whose pool is themselves, with the distance of every sample."""
+    records = []
+    for pair in sorted({key[:2] for key in results}):
+        here = [result for key, result in results.items() if key[:2] == pair]
+        distances = {f"{each.key[2]}, {each.key[3]}": each.trial.distance.tolist() for each in here}
+        records.append(make_record(here, {}) | {"distances": distances})
+    write("apart", round_numbers(records, ".4g"))

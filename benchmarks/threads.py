@@ -5,9 +5,9 @@ r"""The time of a measurement on a CPU with one and with two threads, on the sam
 
 A case is a network, a number of inputs (repeated where fewer are bundled) and a budget. Each round measures with one
 thread, with several and, with ``--torch``, with as many of torch's own threads instead of parts of the batch; with
-``--any-size`` also with passes of the whole batch, whatever the size of their tensors, in one thread.
-Times are by the clock on the wall, with ``--threads 1`` of the process; the record holds the ratios within each round and their medians. Run it on an idle
-machine: "load" is the average number of busy processes in the last minute.
+``--any-size`` also with passes of the whole batch, whatever the size of their tensors, in one thread. Times are by the
+clock on the wall, with ``--threads 1`` of the process; the record holds the ratios within each round and their medians.
+Run it on an idle machine: "load" is the average number of busy processes in the last minute.
 """
 
 import argparse

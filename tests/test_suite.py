@@ -1,6 +1,7 @@
 """The benchmark suite: what is run first, what is stored, what is pooled, and what the records say."""
 
 import argparse
+import json
 import sys
 import time
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
+import further_results
 import suite
 import suite_cells
 import suite_results
@@ -155,6 +157,15 @@ def test_the_record_states_means_over_seeds_and_the_difference_to_the_best_peer(
     assert (difference["won"], difference["lost"]) == (0.25, 0.25)
     assert record["failed"] == {"lib:z-100-0": "no"}
     assert record["n"] == 4
+
+
+def test_cells_apart_are_pooled_alone_and_keep_their_distances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    suite_results.write_apart(gather(result("race", [1.1, 2.0, 9.0]), result("advlib:x", [1.0, 2.2, 9.0])))
+    (record,) = json.loads((tmp_path / "apart.json").read_text())["numbers"]
+    assert record["distances"] == {"race, 100": [1.1, 2.0, 9.0], "advlib:x, 100": [1.0, 2.2, 9.0]}
+    race = next(line for line in further_results.sections(tmp_path).splitlines() if "| race |" in line)
+    assert "| 100 | race | 3 | 3.33% | 0.00% | 3.33% |" in race
 
 
 def test_long_runs_are_of_the_best_peers_one_library_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
