@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -212,6 +213,7 @@ def test_a_model_without_tensors_runs_where_the_images_are(monkeypatch: pytest.M
 WRONG_TYPES = """
 import torch, marginattack as ma
 counts = [{"norm": "l2", "budget": b} for b in ("50", float("inf"), 2.5)] + [{"batch": b} for b in ("a", 1.5)]
+counts += [{"budget": True}, {"batch": True}, {"seed": True}]
 for wrong in ({"norm": None}, {"norm": "l2", "enough": "8/255"}, *counts):
     try:
         ma.measure(torch.nn.Identity(), torch.tensor([[0.9, 0.2]]), [0], **wrong)
@@ -229,4 +231,27 @@ def test_values_of_wrong_types_raise_one_line() -> None:
     budget = "it counts forwards + backwards per sample, so give a whole number of at least 1"
     assert counts[:3] == [f"budget is {value}: {budget}" for value in ("'50'", "inf", "2.5")]
     inputs = "it counts inputs, so give a whole number of at least 1"
-    assert counts[3:] == [f"batch is {value}: {inputs}" for value in ("'a'", "1.5")]
+    assert counts[3:5] == [f"batch is {value}: {inputs}" for value in ("'a'", "1.5")]
+    assert counts[5:7] == [f"budget is True: {budget}", f"batch is True: {inputs}"]
+    assert counts[7:] == ["seed is True: give an integer, such as 0"]
+
+
+NUMPY_NUMBERS = """
+import sys, numpy as np, torch, marginattack as ma
+x = 3 * torch.rand(10, 4, generator=torch.Generator().manual_seed(0))
+given = {"budget": 20, "batch": 4, "seed": 2, "enough": 0.125}
+numbers = {name: np.float32(n) if name == "enough" else np.int64(n) for name, n in given.items()}
+radius, same = ma.attacks.PGD(eps=0.125), ma.attacks.PGD(eps=np.float32(0.125))
+for attack, again in ((None, None), (radius, same)):
+    first = ma.measure(torch.nn.Identity(), x, x.argmax(1), "linf", attack=attack, bounds=(0, 3), **given)
+    other = ma.measure(torch.nn.Identity(), x, x.argmax(1), "linf", attack=again, bounds=(0, 3), **numbers)
+    assert torch.equal(first.distance, other.distance)
+    other.save(sys.argv[1])
+    settings = ma.Margins.load(sys.argv[1]).settings
+    assert {**settings, "attack": 0} == {**first.settings, "attack": 0}, settings
+"""
+
+
+def test_numbers_of_numpy_measure_and_save_as_those_of_python(tmp_path: Path) -> None:
+    """In a process of its own, because tests check all annotations."""
+    subprocess.run([sys.executable, "-c", NUMPY_NUMBERS, str(tmp_path / "margins")], check=True)

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, overload
 
 import torch
@@ -18,6 +18,7 @@ from marginattack.attacks.naming import named_attack
 from marginattack.attacks.pgd import FixedRadiusAttack
 from marginattack.attacks.race import Race
 from marginattack.core.classifier import Bounds, Classifier
+from marginattack.core.draws import as_integer, check_seed
 from marginattack.core.norms import Norm, NormLike, as_norms
 from marginattack.core.randomized import Randomized, as_randomized
 from marginattack.core.streams import Chunk, class_names, count_rows, read_chunks
@@ -131,17 +132,14 @@ def measure(
         raise InputError("norm is an empty list: give at least one norm")
     for each in norms:
         attack.check_norm(each)
-    if not _counts(budget):
-        raise InputError(
-            f"budget is {budget!r}: it counts forwards + backwards per sample, so give a whole number of at least 1"
-        )
-    if not _counts(batch):
-        raise InputError(f"batch is {batch!r}: it counts inputs, so give a whole number of at least 1")
+    budget = _as_count(budget, "budget", "forwards + backwards per sample")
+    batch, seed = _as_count(batch, "batch", "inputs"), check_seed(seed)
     if search is not None:
         warnings.warn("measure(search=…) is deprecated: use precision=…", DeprecationWarning, stacklevel=2)
         precision = search
     if enough is not None and not (isinstance(enough, Real) and 0 < enough < float("inf")):
         raise InputError(f"enough is {enough!r}: give a distance above 0, such as 8/255")
+    enough = None if enough is None else float(enough)
     rule = as_randomized(randomized, eot)
     space = {"bounds": bounds, "scale": scale, "fixed": fixed}
     total = count_rows(images, labels)
@@ -163,9 +161,14 @@ def measure(
     return by_norm if isinstance(norm, list | tuple) else by_norm[norms[0]]
 
 
-def _counts(number: Any) -> bool:
-    """Whether a number is None, which leaves the choice to the library, or a whole number of at least 1."""
-    return number is None or (isinstance(number, Integral) and int(number) >= 1)
+def _as_count(number: Any, name: str, counted: str) -> int | None:
+    """The number as an integer, which JSON can hold; None leaves the choice to the library."""
+    if number is None:
+        return None
+    with suppress(TypeError, ValueError):
+        if (count := as_integer(number)) >= 1:
+            return count
+    raise InputError(f"{name} is {number!r}: it counts {counted}, so give a whole number of at least 1")
 
 
 def _measure_chunks(
@@ -234,7 +237,8 @@ def measure_samples(
 
 def radius_of(attack: Attack) -> float | int | None:
     """The radius within which an attack searches; None if it minimises the distance."""
-    return attack.eps if isinstance(attack, FixedRadiusAttack | ExternalAttack) else None
+    eps = attack.eps if isinstance(attack, FixedRadiusAttack | ExternalAttack) else None
+    return eps if eps is None or isinstance(eps, int) else float(eps)
 
 
 def check_radius(session: Session, samples: Batch, norm: Norm, attack: Attack, enough: Any = None) -> None:

@@ -43,10 +43,17 @@ class Draws:
         self.count += SKIP
 
 
+def as_integer(number: Any) -> int:
+    """A whole number of any library as Python's; TypeError or ValueError if it is none, also for True and False."""
+    if isinstance(number, bool):
+        raise TypeError(f"{number} is not a number")
+    return index(number)
+
+
 def check_seed(seed: Any) -> int:
     """The seed as an integer of 64 bits; InputError if it is none."""
     try:
-        number = index(seed)
+        number = as_integer(seed)
     except (TypeError, ValueError):
         raise InputError(f"seed is {seed!r}: give an integer, such as 0") from None
     if not -(2**63) <= number < 2**63:
