@@ -10,11 +10,16 @@ from torch import Tensor, nn
 
 import marginattack as ma
 from marginattack import attacks
+from marginattack.attacks.external import EXTERNAL_ATTACKS
 from marginattack.errors import DiagnosisWarning
 
 MODEL = smooth()
 X, Y = inputs(MODEL, n=10)
 QUICK = ma.MarginAttack(moves=16, closing=4, follow=0)
+
+
+def installed(name: str) -> bool:
+    return not EXTERNAL_ATTACKS[name].why_unavailable()
 
 
 class Rounded(nn.Module):
@@ -84,6 +89,7 @@ DETACHED: dict[str, tuple[nn.Module, dict[str, Any]]] = {
     "marginattack": (Blind(), {"attack": QUICK}),
     "pgd": (Blind(), {"attack": "pgd@1/2"}),
     "randomised": (Blind(0.01), {"randomized": True}),
+    "search": (Blind(), {"attack": attacks.Search()}),
 }
 
 
@@ -98,6 +104,43 @@ def test_a_model_without_gradients_is_refused(model: nn.Module, options: dict[st
     with pytest.raises(ma.InputError, match="nothing was measured"):
         ma.evaluate(model, X[:n], Y[:n], "linf", eps=[0.25, 0.5] if "attack" not in options else 0.5, **options)
     ma.measure(model, X[:n], Y[:n], "linf", diagnose=False, **options)
+
+
+@pytest.mark.parametrize("attack", [name for name in ("advlib:fmn-10", "autoattack:apgd-ce") if installed(name)])
+def test_attacks_of_other_libraries_are_refused_too_and_cannot_measure_anyway(attack: str) -> None:
+    attack += "@1/2" if attack.startswith("autoattack") else ""
+    with pytest.raises(ma.InputError, match=r"^nothing was measured: .* such as square@8/255\. \(detached"):
+        ma.measure(Blind(), X, Y, "linf", attack=attack, budget=80)
+
+
+def test_attacks_need_gradients_unless_they_state_otherwise() -> None:
+    class Nothing(ma.Attack):
+        norms = ("linf",)
+
+        def __call__(self, problem: ma.Problem) -> None:
+            pass
+
+    class Nowhere(Nothing):
+        needs_gradient = False
+
+    with pytest.raises(ma.InputError, match="nothing was measured"):
+        ma.measure(Blind(), X, Y, "linf", attack=Nothing())
+    assert not ma.measure(Blind(), X[:5], Y[:5], "linf", attack=Nowhere()).success.any()
+    search = attacks.Search(attack=attacks.Square(eps=0.5))
+    assert ma.measure(Blind(), X[:5], Y[:5], "linf", attack=search, budget=400).success.any()
+    free = {name for name, attack in EXTERNAL_ATTACKS.items() if not attack.needs_gradient}
+    assert free == {"autoattack:square", "torchattacks:square", "art:square"}
+
+
+IMAGES = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("library", ["autoattack", "torchattacks", "art"])
+def test_square_of_other_libraries_measures_a_model_without_gradients(library: str) -> None:
+    if not installed(f"{library}:square"):
+        pytest.skip(f"{library} is not installed")
+    model = Function(lambda x: x.detach().flatten(1)[:, :4])
+    ma.measure(model, IMAGES, model(IMAGES).argmax(1), "linf", attack=f"{library}:square@1/2", budget=40)
 
 
 @pytest.mark.parametrize(("attack", "norm"), [("square@1/2", "linf"), ("boundary", "l2"), ("one-pixel", "l0")])

@@ -170,6 +170,7 @@ def test_every_attack_has_quick_settings_and_is_described() -> None:
         assert attack.norms
         assert attack.cost
         assert attack.reference
+        assert attack().needs_gradient == (name not in GRADIENT_FREE)
         assert repr(attack()) == repr(attack()), "settings are provenance: no address in them"
 
 

@@ -20,6 +20,7 @@ class Attack(ABC):
         any_norm: Whether it supports norms of other packages too, since it only uses the interface of ``Norm``.
         cost: Passes per step, such as "1 forward + 1 backward".
         reference: Authors and year.
+        needs_gradient: Whether it finds nothing on a model without gradients, which ``measure`` then refuses.
 
     Example:
         >>> import torch, marginattack as ma
@@ -35,6 +36,7 @@ class Attack(ABC):
     any_norm: ClassVar[bool] = False
     cost: ClassVar[str]
     reference: ClassVar[str]
+    needs_gradient: ClassVar[bool] = True
 
     def check_norm(self, norm: Norm) -> None:
         """Raise InputError unless the attack supports this norm."""

@@ -40,6 +40,7 @@ class Boundary(Attack):
     norms: ClassVar = ("l2",)
     cost: ClassVar = "1 forward per step, 2 every tenth step"
     reference: ClassVar = "Brendel, Rauber, Bethge 2018"
+    needs_gradient: ClassVar = False
 
     steps: int = 5000
     directions: int = 1000

@@ -52,6 +52,7 @@ class OnePixel(Attack):
     norms: ClassVar = ("l0", "l1", "l2", "linf")
     cost: ClassVar = "population forwards per generation"
     reference: ClassVar = "Su, Vargas, Sakurai 2019"
+    needs_gradient: ClassVar = False
 
     pixels: int = 1
     population: int = 400

@@ -51,6 +51,11 @@ class Search(Attack):
     growth: float = 2.0
     tolerance: float = 1e-3
 
+    @property
+    def needs_gradient(self) -> bool:  # type: ignore[override]
+        """Whether the attack does: without a gradient at x₀ the first radius is the largest."""
+        return self.attack.needs_gradient
+
     def __call__(self, problem: Problem) -> None:
         problem.box.require_finite("Search, which grows its radius to the size of the box,")
         failed = self.expand(problem)

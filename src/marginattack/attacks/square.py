@@ -208,6 +208,7 @@ class Square(FixedRadiusAttack):
     norms: ClassVar = tuple(PROPOSALS)
     cost: ClassVar = "1 forward per proposal"
     reference: ClassVar = "Andriushchenko, Croce, Flammarion, Hein 2020"
+    needs_gradient: ClassVar = False
 
     eps: float | None = None
     queries: int = 5000

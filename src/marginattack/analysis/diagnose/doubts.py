@@ -26,8 +26,9 @@ def require_gradient(session: Session, batch: Batch, attack: Attack) -> Finding 
         InputError: The logits have no gradient, and the attack needs one.
     """
     missing = _find_missing_gradient(session, batch)
-    if missing is not None and missing.code == "detached" and "backward" in attack.cost:
-        hint = "Or use an attack without gradients, such as square@8/255, or measure anyway with diagnose=False."
+    if missing is not None and missing.code == "detached" and attack.needs_gradient:
+        hint = "Or use an attack without gradients, such as square@8/255"
+        hint += "." if isinstance(attack, ExternalAttack) else ", or measure anyway with diagnose=False."
         what = f"{missing.code}, {missing.samples} of {missing.of} samples"
         raise InputError(f"nothing was measured: {missing.seen}. {missing.advice} {hint} ({what})")
     return missing
@@ -56,10 +57,11 @@ def _find_missing_gradient(session: Session, batch: Batch) -> Finding | None:
 def find_doubts(session: Session, results: Sequence[Margins], attack: Attack, missing: Finding | None) -> list[Finding]:
     """Reasons to doubt results, from the results themselves and one forward pass; the gravest first.
 
-    ``missing`` is the finding of ``require_gradient``, which matters if the attack asked for gradients.
+    ``missing`` is the finding of ``require_gradient``, which matters if the attack needs gradients and asked for them.
     """
     known = {kind: name for name, kind in ATTACKS.items()}
-    doubts = [missing] if missing is not None and any(bool(each.backwards.any()) for each in results) else []
+    asked = attack.needs_gradient and any(bool(each.backwards.any()) for each in results)
+    doubts = [missing] if missing is not None and asked else []
     for margins in results:
         n, original = len(margins), margins.original
         if n < MIN_ROWS or original is None or margins.settings["targeted"]:

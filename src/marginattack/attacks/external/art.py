@@ -74,7 +74,9 @@ def make(
 ) -> ExternalAttack:
     """An attack under this name."""
     library, load = "adversarial-robustness-toolbox 1.20", partial(import_module, "art.attacks.evasion")
-    return ExternalAttack(f"art:{name}", function, norms, settings, library, load, run, eps=eps)
+    return ExternalAttack(
+        f"art:{name}", function, norms, settings, library, load, run, eps=eps, gradient_free=name == "square"
+    )
 
 
 ATTACKS = (

@@ -66,6 +66,12 @@ class ExternalAttack(Attack):
     run: Callable[[str, dict[str, Any], ProblemModule], Tensor] = field(repr=False)  # call the function; its points
     requires: tuple[str, ...] = ()  # modules beyond the library's own
     eps: float | None = None  # the radius within which it searches; None: it minimises the distance
+    gradient_free: bool = field(default=False, repr=False)
+
+    @property
+    def needs_gradient(self) -> bool:  # type: ignore[override]
+        """Whether it fails on a model without gradients."""
+        return not self.gradient_free
 
     def installed(self) -> bool:
         """Whether the library is installed; importing it may still fail."""

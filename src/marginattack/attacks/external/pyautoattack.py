@@ -84,8 +84,9 @@ def attack(name: str, function: str, choose: Callable[[ProblemInfo], dict[str, A
 
     load = partial(import_module, "pyautoattack")
     return ExternalAttack(
-        f"autoattack:{name}", function, tuple(NORMS), settings, "pyautoattack 0.2.0", load, run, eps=EPS
-    )
+        f"autoattack:{name}", function, tuple(NORMS), settings, "pyautoattack 0.2.0", load, run, eps=EPS,
+        gradient_free=name == "square",
+    )  # fmt: skip
 
 
 ATTACKS = (

@@ -48,7 +48,10 @@ def make(
 ) -> ExternalAttack:
     """An attack under this name."""
     load = partial(import_module, "torchattacks")
-    return ExternalAttack(f"torchattacks:{name}", function, norms, settings, "torchattacks 3.5.1", load, run, eps=eps)
+    return ExternalAttack(
+        f"torchattacks:{name}", function, norms, settings, "torchattacks 3.5.1", load, run, eps=eps,
+        gradient_free=name == "square",
+    )  # fmt: skip
 
 
 BOTH = tuple(NORMS)
