@@ -31,7 +31,7 @@ from suite_cells import models
 from torch import Tensor, nn
 
 from marginattack.core.norms import as_norm
-from marginattack.evaluation import rounded_up
+from marginattack.core.rounding import rounded_up
 from marginattack.integrations import autoattack
 from marginattack.reproduce.markdown import table
 

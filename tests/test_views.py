@@ -13,6 +13,7 @@ import torch
 from models import inputs, smooth
 
 import marginattack as ma
+from marginattack.analysis.statistics import robust_accuracy
 from marginattack.margins import MarginsByNorm
 
 CLASSES = ("ant", "bee", "cat", "dog")
@@ -154,6 +155,15 @@ def test_robust_accuracy_is_refused_where_it_was_not_measured(margins: ma.Margin
         assert "<svg" in some._repr_html_()
     assert "stopped at 0.01: smaller distances are not margins" in early._repr_html_()
     assert "<svg" in ma.evaluate(*case, eps=0.01, attack="pgd@0.01", diagnose=False).margins._repr_html_()
+
+
+def test_points_that_float32_rounds_off_the_ball_are_within_it(margins: ma.Margins) -> None:
+    """Attacks of other libraries return points at ε (1 + 2e-7); ``evaluate`` counts them, and so does every view."""
+    peer = replace(margins, distance=torch.full((8,), 0.1 * (1 + 2.4e-7), dtype=torch.float64))
+    [evaluated] = ma.evaluation.summarize(peer, [0.1]).robust
+    assert peer.robust_accuracy(0.1) == evaluated.accuracy == ma.compare(peer, peer, eps=0.1).robust_a[0.1] == 0
+    assert peer.robust_accuracy([[0.0999, 0.1]]) == [[0.875, 0.0]]
+    assert robust_accuracy(peer.distance[1:].numpy(), 8, np.array([0.1]))[0].hits == 0
 
 
 @pytest.mark.parametrize("eps", ["8/255", float("nan"), [0.1, float("nan")], -1, None])

@@ -18,7 +18,6 @@ from marginattack.measuring import as_attack, measure
 from marginattack.sources.foreign import ModelWithBounds
 
 BUDGET = 2000  # passes per sample: more than the default of ``measure``, since they are spent on robust samples only
-ROUNDING = (3e-5, 1e-6)  # of float32 points on the surface of a ball: at most these fractions of ε and of max(ε, 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,13 +132,8 @@ def summarize(margins: Margins, eps: Sequence[float]) -> Evaluation:
     """Compute clean and robust accuracy from margins."""
     correct = margins.prediction == margins.label
     distance, n = margins.distance[correct].numpy(), len(margins)
-    clean, *robust = robust_accuracy(distance, n, np.array([-1.0, *map(rounded_up, eps)]))
+    clean, *robust = robust_accuracy(distance, n, np.array([-1.0, *eps]))
     return Evaluation(norm=margins.norm, eps=tuple(eps), clean=clean, robust=tuple(robust), margins=margins)
-
-
-def rounded_up(eps: float) -> float:
-    """The largest distance that counts as within ε: pixels are rounded to float32."""
-    return eps + min(ROUNDING[0] * eps, ROUNDING[1] * max(eps, 1.0))
 
 
 def is_fraction(value: float) -> bool:

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from marginattack.core.rounding import rounded_up
 from marginattack.errors import InputError, MissingDependencyError
 
 POINTS = 120  # of a curve
 WIDTH, HEIGHT = 260, 90  # pixels of the small curve
 QUANTILE = 0.99  # of the margins, where a curve ends
-SLACK = 1e-6  # relative, of distances that were rounded to float32
 
 
 class Views(ABC):
@@ -62,11 +62,11 @@ class Views(ABC):
         """
         levels = as_levels(eps)
         nearest, furthest = self._measured_range()
-        near = levels[(levels > 0) & (levels < nearest * (1 - SLACK))]
+        near = levels[(levels > 0) & (_rounded_up(levels) < nearest)]
         if near.numel():
             seen = f"eps is {float(near[0]):.4g}, but samples stopped within {nearest:.4g} (enough)"
             raise InputError(f"{seen}: give 0 or at least {nearest:.4g}, or measure with a smaller enough")
-        far = levels[levels > furthest * (1 + SLACK)]
+        far = levels[levels > rounded_up(furthest)]
         if far.numel():
             seen = f"eps is {float(far[0]):.4g}, but nothing is known beyond the radius of the attack, {furthest:.4g}"
             raise InputError(f"{seen}: give at most {furthest:.4g}, or measure with a larger radius")
@@ -92,8 +92,8 @@ class Views(ABC):
         return certified.to(torch.float64).mean(-1).tolist()
 
     def _robust_shares(self, levels: Tensor) -> Tensor:
-        """Robust accuracy at each level."""
-        robust = (self.distance > levels[..., None]) & (self.prediction == self.label)
+        """Robust accuracy at each level; points are within it up to the rounding of float32."""
+        robust = (self.distance > _rounded_up(levels)[..., None]) & (self.prediction == self.label)
         return robust.to(torch.float64).mean(-1)
 
     def _measured_range(self) -> tuple[float, float]:
@@ -239,6 +239,11 @@ def as_levels(eps: Any) -> Tensor:
     if not bool((levels >= 0).all()):
         raise InputError(f"eps is {eps!r}: give distances of at least 0, such as [2/255, 8/255]")
     return levels
+
+
+def _rounded_up(levels: Tensor) -> Tensor:
+    """The largest distances that count as within these."""
+    return torch.tensor([*map(rounded_up, levels.flatten().tolist())], dtype=levels.dtype).view_as(levels)
 
 
 def choose_rows(rows: Any, n: int) -> Tensor:

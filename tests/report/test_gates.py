@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import torch
 from runs import made_up_run
 from typer.testing import CliRunner
 
@@ -103,6 +105,19 @@ def test_gates_below_the_distance_at_which_samples_stopped_cannot_be_checked(run
             check_result(early, parse_gates(**gates))
     wanted = parse_gates(accuracy=0.9, robust_accuracy="linf@8/255:0.45")
     assert check_result(early, wanted) == check_result(margins, wanted)
+
+
+def test_gates_allow_for_the_rounding_of_float32(run: Path) -> None:
+    margins = Margins.load(run, norm="linf")
+    for limit in ("enough", "within"):
+        rounded = replace(
+            margins, settings=margins.settings | {limit: float(np.nextafter(np.float32(0.1), 1 - (limit == "within")))}
+        )
+        (outcome,) = check_result(rounded, parse_gates(robust_accuracy="linf@0.1:0"))
+        assert outcome.value == rounded.robust_accuracy(0.1)
+    peer = replace(margins, distance=torch.full_like(margins.distance, 0.1 * (1 + 2.4e-7)))
+    (outcome,) = check_result(peer, parse_gates(robust_accuracy="linf@0.1:0.9"))
+    assert (outcome.value, outcome.passed) == (0, False)
 
 
 TESTS = """

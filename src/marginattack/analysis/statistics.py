@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marginattack.core.rounding import rounded_up
+
 CONFIDENCE = 0.95
 
 
@@ -54,8 +56,12 @@ class RobustAccuracy(NamedTuple):
 
 
 def robust_accuracy(margins: np.ndarray, total: int, eps: np.ndarray) -> list[RobustAccuracy]:
-    """Return the share of ``total`` samples with a margin above each eps; samples without a margin count as failed."""
-    hits = (len(margins) - np.searchsorted(np.sort(margins), eps, side="right")).tolist()
+    """Return the share of ``total`` samples with a margin above each eps; samples without a margin count as failed.
+
+    Margins and eps are in the unit of the pixels; margins above eps by no more than the rounding of float32 are not.
+    """
+    levels = np.array([*map(rounded_up, np.asarray(eps, float).tolist())])
+    hits = (len(margins) - np.searchsorted(np.sort(margins), levels, side="right")).tolist()
     known = {k: RobustAccuracy(k, k / max(total, 1), *proportion_interval(k, total)) for k in set(hits)}
     return [known[k] for k in hits]
 

@@ -25,8 +25,9 @@ from marginattack.core.classifier import Classifier
 from marginattack.core.losses import CROSS_ENTROPY, DLR, TARGETED_DLR, Loss
 from marginattack.core.norms import as_norm
 from marginattack.core.randomized import Randomized
+from marginattack.core.rounding import rounded_up
 from marginattack.errors import InputError, choose, one_line
-from marginattack.evaluation import BUDGET, check_distances, rounded_up
+from marginattack.evaluation import BUDGET, check_distances
 from marginattack.execution.session import Session, open_session
 from marginattack.measuring import as_attack, measure
 from marginattack.storage.files import write_atomically

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from marginattack.core.norms import NormLike, as_norm
+from marginattack.core.rounding import rounded_up
 from marginattack.errors import InputError
-from marginattack.evaluation import rounded_up
 from marginattack.measuring import as_attack, measure
 from marginattack.sources.preprocess import Preprocess, Statistics
 

@@ -12,7 +12,7 @@ from altair.utils.schemapi import debug_mode
 from marginattack.report import encodings as enc
 from marginattack.report.axes import class_labels, margin_scale, margin_x, margin_y
 from marginattack.report.datasets import MAX_COMPARED, View
-from marginattack.report.encodings import Chart, draw_pin, opacity_if, selected_series, tooltips
+from marginattack.report.encodings import WITHIN_PIN, Chart, draw_pin, opacity_if, selected_series, tooltips
 from marginattack.report.theme import BLUE, GREEN, GREY, ORANGE, PALETTE
 from marginattack.report.trace_charts import draw_constraint, draw_distance, draw_progress
 
@@ -198,7 +198,7 @@ def draw_matrix(view: View) -> Chart:
     pairs = alt.LookupData(data=alt.NamedData(name=view.dataset_name("pairs")), key="pair", fields=["all", "median"])
     base = (
         selected_series(view, "rows")
-        .transform_filter("!isValid(pin) || datum.d <= pin")
+        .transform_filter(f"!isValid(pin) || datum.d <= {WITHIN_PIN}")
         .transform_aggregate(count="sum(n)", groupby=["series", "from", "to"])
         .transform_calculate(pair="datum.series + ' ' + datum.from + ' ' + datum.to")
         .transform_lookup(lookup="pair", from_=pairs)
@@ -225,7 +225,8 @@ def draw_paired(view: View) -> Chart:
     base = alt.Chart(alt.NamedData(name=view.dataset_name("paired")))
     base = base.transform_filter("datum.a > 0 && datum.b > 0").transform_calculate(
         x="datum.a * unit_scale", y="datum.b * unit_scale", a_text=axis.text("datum.a"), b_text=axis.text("datum.b"),
-        change="!isValid(pin) || (datum.a > pin) === (datum.b > pin) ? 'same' : datum.b > pin ? 'gained' : 'lost'",
+        change=f"!isValid(pin) || (datum.a > {WITHIN_PIN}) === (datum.b > {WITHIN_PIN}) ? 'same' : "
+            f"datum.b > {WITHIN_PIN} ? 'gained' : 'lost'",
     )  # fmt: skip
     first, others = view.series_names[0], view.series_names[1:MAX_COMPARED]
     across = _title(first, "the first run", axis.symbol)

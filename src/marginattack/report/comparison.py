@@ -8,6 +8,7 @@ import numpy as np
 
 from marginattack.analysis.comparison import why_incomparable
 from marginattack.analysis.statistics import PairedComparison, compare_paired
+from marginattack.core.rounding import rounded_up
 from marginattack.errors import InputError
 from marginattack.report.series import Series, load_series
 from marginattack.report.text import default_levels
@@ -89,6 +90,7 @@ def _index_rows(series: Series) -> dict[tuple[str, int], int]:
 def find_changed_sides(a: Series, b: Series, eps: float) -> dict[str, list[int]]:
     """Return the rows of b that are robust at ``eps`` in one series only, the largest change first."""
     rows, left, right = pair_series(a, b)
+    eps = rounded_up(eps)
     with np.errstate(divide="ignore", invalid="ignore"):
         order = np.argsort(-np.abs(np.log(right / left)), kind="stable")
     gained, lost = ((right > eps) & (left <= eps))[order], ((right <= eps) & (left > eps))[order]

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import altair as alt
 
+from marginattack.core.rounding import ROUNDING
 from marginattack.report.axes import MarginAxis
 from marginattack.report.datasets import View
 from marginattack.report.theme import DASHES, PALETTE
@@ -25,7 +26,8 @@ Chart: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
 
 IN_SELECTED_CLASS = "(!isValid(selected_class) || datum.from === selected_class)"
 HIGHLIGHTED = "(!isValid(highlight) || datum.series === highlight)"
-SIDE_OF_PIN = "!isValid(pin) ? 'none' : datum.d <= pin ? 'below' : 'above'"  # for rows with a margin d
+WITHIN_PIN = f"(pin + min({ROUNDING[0]} * pin, {ROUNDING[1]} * max(pin, 1)))"  # ``rounded_up`` as an expression of Vega
+SIDE_OF_PIN = f"!isValid(pin) ? 'none' : datum.d <= {WITHIN_PIN} ? 'below' : 'above'"  # for rows with a margin d
 
 
 def selected_series(view: View, name: str) -> alt.Chart:

@@ -10,6 +10,7 @@ import torch
 
 from marginattack.analysis.statistics import robust_accuracy
 from marginattack.core.norms import as_norm
+from marginattack.core.rounding import rounded_up
 from marginattack.core.space import as_space
 from marginattack.errors import InputError
 from marginattack.margins import Margins
@@ -123,7 +124,7 @@ def _check_levels(manifest: dict[str, Any], gates: Sequence[Gate]) -> None:
 
 def _check_radius(gate: Gate, radius: float) -> None:
     """Raise InputError for a gate that an attack within a radius cannot judge."""
-    if gate.quantity == "median margin" or gate.eps > radius:
+    if gate.quantity == "median margin" or gate.eps > rounded_up(radius):
         raise InputError(
             f"{gate} cannot be checked: an attack searched within {format_distance(radius)} only; measure with race"
         )
@@ -131,7 +132,7 @@ def _check_radius(gate: Gate, radius: float) -> None:
 
 def _check_enough(gate: Gate, enough: float) -> None:
     """Raise InputError for a gate below the distance at which samples stopped."""
-    if gate.quantity == "median margin" or 0 < gate.eps < enough:
+    if gate.quantity == "median margin" or 0 < rounded_up(gate.eps) < enough:
         raise InputError(
             f"{gate} cannot be checked: samples stopped within {format_distance(enough)}; measure without enough"
         )

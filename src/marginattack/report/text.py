@@ -46,7 +46,7 @@ def summarize_series(series: Series, eps: Sequence[float | int] = (), unit: floa
     levels = tuple(eps) or tuple(level * scale if scale != 1 else level for level in default_levels([series]))
     if radius is not None and not eps:  # beyond it, nothing was tried
         levels = (*(level for level in levels if level < radius), radius)
-    robust = statistics.robust_accuracy(margins, series.total, np.array(levels, float))
+    robust = series.robust_accuracy(np.array(levels, float) / scale)
     at_8_bits = column["distance_255"][mask] * scale if "distance_255" in column else np.array([])
     certified = series.certified_accuracy(np.array(levels, float) / scale)
     return {

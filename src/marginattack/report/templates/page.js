@@ -148,6 +148,7 @@
     }
     return unpacked.get(key);
   };
+  const roundedUp = (eps) => eps + Math.min(3e-5 * eps, 1e-6 * Math.max(eps, 1)); // as rounding.py: what counts as within ε
   const countWithin = (values, eps) => {
     let [low, high] = [0, values.length];
     while (low < high) {
@@ -175,7 +176,7 @@
     const names = Object.keys(page.margins[norm]);
     const lines = pin === null ? [] : names.map((series) => {
       const [margins, { total }] = [sortedMargins(norm, series), page.margins[norm][series]];
-      const within = countWithin(margins, pin * (1 + 1e-7));
+      const within = countWithin(margins, roundedUp(pin));
       const robust = margins.length - within;
       const who = names.length > 1 ? `${series}: ` : "";
       return `${who}robust accuracy ${percent(robust / total)} (${wilson(robust, total).map(percent).join(" to ")}); ${within.toLocaleString("en")} of ${margins.length.toLocaleString("en")} margins are within ε.`;
@@ -188,7 +189,7 @@
     const note = document.querySelector(`.matrix-note[data-norm="${norm}"]`);
     if (!note) return;
     const margins = sortedMargins(norm, state.shared[norm]?.series ?? Object.keys(page.margins[norm])[0]);
-    const [within, found] = [pin === null ? Infinity : pin * (1 + 1e-7), Number.MAX_VALUE].map((eps) => countWithin(margins, eps).toLocaleString("en"));
+    const [within, found] = [pin === null ? Infinity : roundedUp(pin), Number.MAX_VALUE].map((eps) => countWithin(margins, eps).toLocaleString("en"));
     note.textContent = pin === null ? "All samples with an adversarial example are counted." : `Only the ${within} of ${found} samples with a margin up to the pinned ε = ${label} are counted.`;
   };
 
@@ -206,7 +207,8 @@
     }
     const points = rows(`paired_${norm}`).filter((row) => row.series === series).map((row) => ({ ...row, a: row.a ?? Infinity, b: row.b ?? Infinity }));
     const size = ({ a, b }) => Math.abs(Math.log(b / a));
-    const ways = [points.filter(({ a, b }) => b > pin && a <= pin), points.filter(({ a, b }) => b <= pin && a > pin)].map((way) => way.sort((x, y) => size(y) - size(x)));
+    const within = roundedUp(pin);
+    const ways = [points.filter(({ a, b }) => b > within && a <= within), points.filter(({ a, b }) => b <= within && a > within)].map((way) => way.sort((x, y) => size(y) - size(x)));
     const every = points[0]?.every > 1 ? ` of the ${points.length.toLocaleString("en")} drawn` : "";
     sentence.textContent = `At the pinned ε = ${label}, ${ways[0].length.toLocaleString("en")}${every} become robust and ${ways[1].length.toLocaleString("en")} no longer are.`;
     body.replaceChildren(...ways.flatMap((way, lost) => way.slice(0, 8).map((row) => {
