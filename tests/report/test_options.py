@@ -93,11 +93,17 @@ def test_compare_shows_every_count_the_accuracies_and_what_a_run_lacks(run: Path
     assert f"l2 (marginattack) is in {run}, but not in {other}: not compared." in text
 
 
-@pytest.mark.parametrize("name", ["rep.pdf", "foo.txt"])
+@pytest.mark.parametrize("name", ["rep.pdf", "foo.txt", "rep.PDF"])
 def test_a_page_is_not_written_into_a_file_of_another_format(run: Path, tmp_path: Path, name: str) -> None:
     result = RUNNER.invoke(app, ["report", str(run), "-o", str(tmp_path / name)])
     assert (result.exit_code, result.stdout, list(tmp_path.iterdir())) == (2, "", [])
     assert f"{name} ends in {Path(name).suffix}, but a report is an HTML page: name it .html" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["report.HTML", "report-v1.2"])
+def test_a_page_is_written_whatever_else_its_name_ends_in(run: Path, tmp_path: Path, name: str) -> None:
+    cli("report", run, "-o", tmp_path / name)
+    assert "<html" in (tmp_path / name).read_text()
 
 
 @pytest.mark.parametrize("command", ["report RUN --text", "report RUN --json", "report RUN", "compare RUN RUN"])

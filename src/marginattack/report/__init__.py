@@ -10,7 +10,7 @@ from marginattack.storage.paths import StoragePath
 from marginattack.views import as_levels
 
 REQUIRED = ("altair", "jinja2", "vl_convert", "PIL")  # the extra marginattack[report]
-SUFFIXES = (".html", ".htm", "")  # of the page
+OTHERS = (".pdf", ".svg", ".png", ".json", ".txt", ".md", ".tex", ".csv")  # suffixes of formats that a page has not
 
 
 def write_report(
@@ -32,7 +32,7 @@ def write_report(
         >>> write_report(["runs/digits"], Path("report.html"))  # doctest: +SKIP
     """
     _check(unit)
-    if (suffix := Path(out).suffix) not in SUFFIXES:
+    if (suffix := Path(out).suffix).lower() in OTHERS:
         raise InputError(f"{out} ends in {suffix}, but a report is an HTML page: name it .html, or use write_figures")
     from marginattack.report.page import render_page
 
