@@ -2,7 +2,9 @@
 
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -259,7 +261,7 @@ class Margins(Views):
         Args:
             path: the file or the run folder; or a URL such as ``s3://bucket/run``.
             norm: which norm of a run folder; required if it has several. A file holds one norm, which must be this.
-            attack: which attack of a run folder; required if it has several. A file holds one, so leave it out.
+            attack: which attack of a run folder; required if it has several. A file holds one, which must be this.
 
         Returns:
             The stored result; of a run folder, the rows of all finished shards.
@@ -296,9 +298,13 @@ class Margins(Views):
             raise InputError(f"{path} has {formats}: update marginattack")
         if problem := _find_problem(about, table):
             raise InputError(f"{path} {problem}: {hint}")
-        if attack is not None or (norm is not None and as_norm(norm).name != about["norm"]):
-            held = f"{path} is a file with margins in {about['norm']} by {about['settings'].get('attack', 'an attack')}"
-            wanted = f"attack={attack!r}" if attack is not None else f"norm={norm!r}"
+        by, other = (
+            about["settings"].get("attack", "an attack"),
+            norm is not None and as_norm(norm).name != about["norm"],
+        )
+        if other or (attack is not None and not _is_named(by, attack)):
+            held = f"{path} is a file with margins in {about['norm']} by {by}"
+            wanted = f"norm={norm!r}" if other else f"attack={attack!r}"
             raise InputError(f"{held}, not a run folder to choose from: leave out {wanted}")
         shapes = {"adversarial": about["shape"]}
         names = [name for name in Margins.columns() if name in table.column_names]  # those of its format
@@ -342,6 +348,17 @@ def _find_differing(a: Margins, b: Margins) -> str:
     left, right = ({"norm": each.norm, **each.settings} for each in (a, b))
     names = [name for name in {**left, **right} if left.get(name) != right.get(name)]
     return ", ".join(f"{name} is {left.get(name)!r} and {right.get(name)!r}" for name in names)
+
+
+def _is_named(stored: str, name: str) -> bool:
+    """Whether an attack, stored as its repr such as "PGD(eps=0.1, …)", is the one of this name, such as "pgd@0.1"."""
+    base, _, radius = name.partition("@")
+    with suppress(ValueError, ZeroDivisionError):
+        if radius and f"eps={float(Fraction(radius))!r}," not in stored.replace(")", ","):
+            return False
+    kind = stored.partition("(")[0]
+    known = {kind.lower(), kind.removesuffix("Attack").lower(), "".join(filter(str.isupper, kind)).lower()}  # cw
+    return base.replace("-", "").lower() in known or f"(name={base!r}," in stored  # of another library
 
 
 def _find_problem(about: dict[str, Any], table: Any) -> str | None:
