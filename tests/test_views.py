@@ -13,7 +13,11 @@ import torch
 from models import inputs, smooth
 
 import marginattack as ma
+from marginattack.analysis.comparison import why_incomparable
 from marginattack.analysis.statistics import robust_accuracy
+from marginattack.attacks import ATTACKS
+from marginattack.attacks.external import EXTERNAL_ATTACKS
+from marginattack.attacks.naming import named_attack
 from marginattack.margins import MarginsByNorm
 
 CLASSES = ("ant", "bee", "cat", "dog")
@@ -202,6 +206,16 @@ def test_a_file_holds_one_norm_and_attack(margins: ma.Margins, tmp_path: Path) -
             ma.Margins.load(tmp_path / "m.parquet", **wanted)
 
 
+@pytest.mark.parametrize("name", [*ATTACKS, "pgd@1/10", "torchattacks:pgd@0.1"])
+def test_a_file_is_loaded_by_the_name_of_its_attack(margins: ma.Margins, tmp_path: Path, name: str) -> None:
+    attack = repr(replace(EXTERNAL_ATTACKS["torchattacks:pgd"], eps=0.1) if ":" in name else named_attack(name))
+    replace(margins, settings=margins.settings | {"attack": attack}).save(tmp_path / "m.parquet")
+    assert len(ma.Margins.load(tmp_path / "m.parquet", attack=name)) == 8
+    for other in ("fgsm" if name == "race" else "race", f"{name.partition('@')[0]}@0.3", "torchattacks:apgd"):
+        with pytest.raises(ma.InputError, match=f"leave out attack='{other}'"):
+            ma.Margins.load(tmp_path / "m.parquet", attack=other)
+
+
 def test_results_by_norm_are_found_by_any_name_of_the_norm(margins: ma.Margins) -> None:
     results = MarginsByNorm(l2=margins)
     assert results.get("L2") is results.get(2) is results["L2"] is margins
@@ -248,8 +262,27 @@ def test_results_that_cannot_be_compared_are_refused(margins: ma.Margins) -> Non
         ma.compare(margins[:2], margins[2:])
     with pytest.raises(ma.InputError, match="no inputs to match them by"):
         ma.compare(replace(margins, original=None), margins[:3])
-    with pytest.raises(ma.InputError, match="scales are None and"):
+    with pytest.raises(ma.InputError, match=r"scale is \(1, 1\) and \(1, 2\) per feature: compare"):
         ma.compare(margins, replace(margins, settings={**margins.settings, "scale": [1.0, 2.0]}))
+
+
+def test_spaces_are_compared_however_they_are_stated(margins: ma.Margins) -> None:
+    """``measure`` states ends and a digest, a run folder lists texts, or a digest of many."""
+    plain = {name: value for name, value in margins.settings.items() if name != "bounds"}
+
+    def why(python: dict[str, Any], run: dict[str, Any]) -> str:
+        return why_incomparable({"bounds": [0, 1], **python}, {**plain, "space": run})
+
+    assert why({}, {}) == why({"scale": [2.0, 2.0]}, {"scale": ["2.0"]}) == why({}, {"scale": ["1.0"]}) == ""
+    assert why({"bounds": [-0.5, 1.0], "box": "ab"}, {"bounds": ["-0.5", "0.0", "1.0", "1.0"]}) == ""
+    assert why({"bounds": [-0.5, 1.0], "box": "ab"}, {"bounds": "digest"}) == ""
+    assert why({"fixed": True}, {"fixed": ["1.0", "0.0"]}) == why({}, {"fixed": ["0.0", "0.0"]}) == ""
+    assert why({}, {"scale": ["2.0"]}).startswith("scale is (1, 1) and (2, 2): compare")
+    assert why({"fixed": True}, {}).startswith("fixed is (0, 1) per feature and (0, 0): compare")
+    assert why({}, {"bounds": "digest"}).startswith("bounds is (0, 1) and many values")
+    assert why({}, {"bounds": ["0.0", "0.5", "1.0", "1.0"]}).startswith("bounds is (0, 1) and (0, 1) per feature")
+    runs = [{"space": {"scale": scale}} for scale in (["1.0", "2.0"], ["2.0", "1.0"])]
+    assert why_incomparable(*runs).startswith("scale is (1, 2) per feature and others of other features: compare")
 
 
 OTHER: dict[str, tuple[dict[str, Any], str]] = {

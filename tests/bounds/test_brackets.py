@@ -83,6 +83,29 @@ def test_brackets_fit_margins_in_the_same_box_per_feature() -> None:
         other.add_to(margins)
 
 
+def test_a_box_is_the_same_however_it_is_stated() -> None:
+    images, low = torch.full((2, 3, 2, 2), 0.5), torch.tensor([-0.5, 0.0, -0.2]).view(3, 1, 1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    labels = model(images).argmax(1)
+    margins = ma.measure(model, images, labels, "l2", budget=40, bounds=(low, 1))
+    expanded = ma.bound(model, images, labels, "l2", method="ibp", bounds=(low.expand(3, 2, 2), torch.ones(3, 2, 2)))
+    expanded.add_to(margins)
+    listed = ["-0.5", "0.0", "-0.2", "1.0", "1.0", "1.0"]  # lower bounds, then upper ones
+    for bounds in (listed, "a digest"):
+        expanded.add_to(replace(margins, settings={"shard": 8, "space": {"bounds": bounds}}))
+    with pytest.raises(ma.InputError, match="measured in the box"):
+        expanded.add_to(replace(margins, settings={"shard": 8, "space": {"bounds": ["-0.5", "1.0"]}}))
+
+
+def test_inputs_are_the_same_in_another_precision(margins: ma.Margins, brackets: ma.Brackets) -> None:
+    assert margins.original is not None
+    wide = replace(brackets, original=margins.original.double() * (1 + 1e-12))
+    wide.add_to(margins)
+    replace(brackets, original=margins.original).add_to(replace(margins, original=wide.original))
+    with pytest.raises(ma.InputError, match="input 0 of the margins is another"):
+        replace(brackets, original=margins.original.double() + 1e-3).add_to(margins)
+
+
 def test_margins_of_a_run_are_compared_too(margins: ma.Margins, brackets: ma.Brackets) -> None:
     run = replace(margins, settings={"shard": 8})  # as ``Margins.load`` reads a run in the default box
     assert brackets.add_to(run).closed.all()

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from marginattack.analysis.statistics import PairedComparison, compare_paired
+from marginattack.core.stated import stated_bounds, stated_fixed, stated_scale
 from marginattack.errors import InputError
 from marginattack.margins import Margins
+
+SPACE = {"bounds": stated_bounds, "scale": stated_scale, "fixed": stated_fixed}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +64,8 @@ def compare(a: Margins, b: Margins, *, eps: float | Sequence[float | int] = ()) 
         Accuracies, medians, the ratio of the margins b / a with its 95 % interval, and a signed-rank test.
 
     Raises:
-        InputError: The norms differ, or the settings that decide what a margin is (scale, bounds, targeted, within,
-            enough); the results share no sample, or they cannot be matched.
+        InputError: The norms differ, or the settings that decide what a margin is (bounds, scale, fixed, targeted,
+            within, enough); the results share no sample, or they cannot be matched.
 
     Example:
         >>> import torch
@@ -72,9 +75,8 @@ def compare(a: Margins, b: Margins, *, eps: float | Sequence[float | int] = ()) 
         >>> ma.compare(*l2).shared
         2
     """
-    for what, left, right in (("norms", a.norm, b.norm), ("scales", a.settings.get("scale"), b.settings.get("scale"))):
-        if left != right:
-            raise InputError(f"the {what} are {left} and {right}: compare margins with the same norm and scale")
+    if a.norm != b.norm:
+        raise InputError(f"the norms are {a.norm} and {b.norm}: compare margins in the same norm")
     if problem := why_incomparable(a.settings, b.settings):
         raise InputError(problem)
     if not len(a) or not len(b):
@@ -95,21 +97,22 @@ def compare(a: Margins, b: Margins, *, eps: float | Sequence[float | int] = ()) 
 def why_incomparable(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
     """Which of the settings that decide what a margin is differs between two results; empty if none does."""
     left, right = map(_meaning, (a, b))
-    differing = (name for name in left if left[name] != right[name])
+    spaces = {name: (stated(a), stated(b)) for name, stated in SPACE.items()}
+    left |= {name: str(one) for name, (one, _) in spaces.items()}
+    right |= {name: str(two) for name, (_, two) in spaces.items()}
+    same = {name: one.agrees(two) for name, (one, two) in spaces.items()}
+    differing = (name for name in left if not same.get(name, left[name] == right[name]))
     if (name := next(differing, None)) is None:
         return ""
-    return f"{name} is {left[name]} and {right[name]}: compare margins that were measured with the same {name}"
+    other = right[name] if right[name] != left[name] else "others of other features"
+    return f"{name} is {left[name]} and {other}: compare margins that were measured with the same {name}"
 
 
 def _meaning(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that decide what a margin is, as ``measure`` or a run folder states them."""
-    bounds = settings.get("bounds", settings.get("space", {}).get("bounds", (0, 1)))
-    if not isinstance(bounds, str):  # the digest of many
-        ends = [float(end) for end in bounds]
-        bounds = f"({min(ends):g}, {max(ends):g})"
+    """The settings, besides those of the space, that decide what a margin is."""
     radii = {name: settings.get(name) for name in ("within", "enough")}
     shown = {name: "not set" if radius is None else f"{radius:.4g}" for name, radius in radii.items()}
-    return {"targeted": bool(settings.get("targeted")), **shown, "bounds": bounds}
+    return {"targeted": bool(settings.get("targeted")), **shown}
 
 
 def _match(a: Margins, b: Margins) -> tuple[Tensor, Tensor]:

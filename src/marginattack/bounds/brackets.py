@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from marginattack.core.stated import stated_bounds
 from marginattack.errors import InputError
 from marginattack.margins import CLOSED, Margins
 
@@ -26,28 +27,24 @@ def check_inputs(margins: Margins, images: Tensor) -> None:
     """Raise InputError for margins of other inputs than these, if they have stored theirs."""
     if margins.original is None:
         return
-    original = margins.original.to(images)
+    original = margins.original.to(images.device)
     if original.shape != images.shape:
         shapes = f"shape {tuple(original.shape)}, not {tuple(images.shape)}"
         raise InputError(f"the margins are of inputs of {shapes}: measure and bound the same inputs")
-    if bool((other := (original != images).flatten(1).any(1)).any()):
+    coarser = min(original.dtype, images.dtype, key=_digits)
+    if bool((other := (original.to(coarser) != images.to(coarser)).flatten(1).any(1)).any()):
         row = int(other.nonzero()[0])
         raise InputError(f"input {row} of the margins is another than that of the bounds: give the same, in one order")
+
+
+def _digits(dtype: torch.dtype) -> float:
+    """The precision of a type: numbers are told apart by one part in so many."""
+    return 1 / torch.finfo(dtype).eps if dtype.is_floating_point else float("inf")
 
 
 def states(margins: Margins, name: str) -> bool:
     """Whether margins, or the run they are from, were measured with a ``scale`` or with ``fixed`` features."""
     return name in margins.settings or name in margins.settings.get("space", {})
-
-
-def _box_of(settings: dict[str, Any]) -> Any:
-    """The box in the settings of margins, brackets or a run; None if they do not tell."""
-    if "bounds" in settings:
-        return settings["bounds"], settings.get("box")
-    if "shard" not in settings:
-        return None
-    stated = settings.get("space", {}).get("bounds", [0, 1])  # of a run: texts, or a digest
-    return ([float(each) for each in stated], None) if isinstance(stated, list) else (stated, None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,10 +152,13 @@ class Brackets:
                 raise InputError(f"the margins were measured with {name}, which bounds do not support: leave it out")
         if margins.settings.get("targeted"):
             raise InputError("the margins are targeted, but bounds hold for any class: measure without targets")
-        theirs, own = _box_of(margins.settings), _box_of(self.settings)
-        if theirs is not None and theirs != own:
-            boxes = f"{theirs[0]}, but these bounds hold in {own[0]}"
-            different = boxes if theirs[0] != own[0] else f"{theirs[0]}, but with other bounds per feature"
+        if "bounds" not in margins.settings and "shard" not in margins.settings:  # neither measured nor of a run
+            return
+        theirs, own = stated_bounds(margins.settings), stated_bounds(self.settings)
+        if not theirs.agrees(own):
+            box, other = (list(each.ends) if each.ends else str(each) for each in (theirs, own))
+            boxes = f"{box}, but these bounds hold in {other}"
+            different = boxes if box != other else f"{box}, but with other bounds per feature"
             raise InputError(f"the margins were measured in the box {different}: measure and bound in the same box")
 
     def certified_accuracy(self, eps: float | Sequence[float | int]) -> Any:

@@ -96,8 +96,7 @@ class Space:
         """The space in a few numbers, for the settings of a result."""
         about: dict[str, Any] = {"bounds": [float(self.lo.min()), float(self.hi.max())]}
         if bool((self.lo != self.lo.min()).any() or (self.hi != self.hi.max()).any()):  # they differ between features
-            both = torch.stack(torch.broadcast_tensors(self.lo, self.hi)).cpu().contiguous()
-            about["box"] = sha256(both.numpy().tobytes()).hexdigest()[:16]
+            about["box"] = _digest(torch.stack(torch.broadcast_tensors(self.lo, self.hi)))
         if self.scale is not None:
             about["scale"] = [float(self.scale.min()), float(self.scale.max())]
         return about if self.fixed is None else {**about, "fixed": True}
@@ -157,6 +156,16 @@ def _check_fixed(fixed: Any) -> Tensor | None:
     if bool(mask.all()):
         raise InputError("fixed is True everywhere, so nothing can change: leave some features free")
     return mask
+
+
+def _digest(both: Tensor) -> str:
+    """A digest of lower and upper bounds that is the same however far they are expanded to the shape of an input."""
+    for dim in range(1, both.ndim):
+        first = both.narrow(dim, 0, 1)
+        both = first if bool((both == first).all()) else both
+    while both.ndim > 2 and both.shape[1] == 1:
+        both = both[:, 0]
+    return sha256(f"{tuple(both.shape)}".encode() + both.cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
 def _fit(values: Tensor, images: Tensor, what: str) -> Tensor:
