@@ -78,7 +78,7 @@ def test_a_misclassified_input_has_distance_zero_and_costs_nothing() -> None:
     assert margins.summary()["measured"] == 15
 
 
-VALIDATION = 19  # calls of the model for five inputs; the last three tell memory and look for a gradient
+VALIDATION = 21  # calls of the model for five inputs; the last five tell memory and look for a gradient
 FICKLE: dict[str, Callable[[int, int, bool], bool]] = {
     "wrong where a gradient is wanted": lambda call, rows, gradient: gradient,
     "wrong in batches of that size": lambda call, rows, gradient: rows == 5 and call > VALIDATION,
