@@ -33,11 +33,11 @@ from marginattack.errors import InputError
 
 PERPENDICULAR = 0.3  # a cosine below which gradients tell nothing about each other; in ℓ0 a lower one
 PERPENDICULAR_SPARSE = 0.2
-BENT = 0.5  # one below which, in ℓ1 with few passes, the same
-TURNED = 0.4  # one below which, in ℓ0 and ℓ1, steps along the gradient at x₀ cannot be trusted
+BENT = 0.5  # one below which, in ℓ1 with few passes, a step that hardly lowers c tells that gradients mislead
+TURNED = 0.4  # the same in ℓ0; and one above which a short plan in ℓ1 takes slides if the step does not overshoot
 STRAIGHT = 0.8  # one above which the gradient at x₀ is trusted though it points out of the box
 BLOCKED = 0.5  # the way to the tangent plane without the box, over that inside it: below, the gradient points outside
-WALLED = 0.35  # the same with few passes in ℓ0 and ℓ1, whose steps change few coordinates, each by more
+WALLED = 0.35  # stricter than BLOCKED, for few passes in ℓ0 and ℓ1: their steps change few coordinates by much
 NEAR, FAR = 0.1, 0.05  # shares of the way to the farthest point of the box: of each coordinate, and in ℓ2
 OVERSHOT = 0.4  # how far below zero c may be after a near-linear sample's step, as a share of trust · c(x₀)
 PAST = 1e-6  # past a tangent plane, so that rounding does not decide whether a linear model is crossed
